@@ -1,0 +1,132 @@
+//! The tables, and their version.
+//!
+//! Compatibility: version 1 is the first. A later version adds its step to
+//! [`prepare`]; a program never touches a ledger newer than it knows.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+
+use crate::error::{Fault, LedgerError};
+use crate::store::BUSY_TIMEOUT;
+
+/// `PRAGMA user_version` of the ledgers that this program writes.
+pub(crate) const VERSION: i32 = 1;
+
+const SCHEMA: &str = "
+CREATE TABLE tasks (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    id         TEXT NOT NULL UNIQUE,
+    name       TEXT NOT NULL,
+    repo       TEXT NOT NULL,
+    state      TEXT NOT NULL,
+    spec       TEXT NOT NULL,
+    facts      TEXT NOT NULL,
+    reason     TEXT,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL,
+    settled    INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE UNIQUE INDEX tasks_name_unsettled ON tasks (name) WHERE settled = 0;
+CREATE INDEX tasks_name ON tasks (name);
+CREATE INDEX tasks_repo ON tasks (repo);
+CREATE INDEX tasks_state ON tasks (state);
+
+CREATE TABLE transitions (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    task       TEXT NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+    from_state TEXT,
+    to_state   TEXT NOT NULL,
+    at_ms      INTEGER NOT NULL,
+    detail     TEXT
+) STRICT;
+CREATE INDEX transitions_task ON transitions (task);
+
+CREATE TABLE verdicts (
+    key        TEXT PRIMARY KEY,
+    tree       TEXT NOT NULL,
+    check_name TEXT NOT NULL,
+    outcome    TEXT NOT NULL,
+    task       TEXT NOT NULL,
+    at_ms      INTEGER NOT NULL,
+    took_ms    INTEGER NOT NULL,
+    detail     TEXT NOT NULL
+) STRICT;
+CREATE INDEX verdicts_task ON verdicts (task);
+
+CREATE TABLE publications (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    task       TEXT NOT NULL REFERENCES tasks (id) ON DELETE CASCADE,
+    target     TEXT NOT NULL,
+    old        TEXT,
+    new        TEXT NOT NULL,
+    state      TEXT NOT NULL,
+    journal    TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL
+) STRICT;
+CREATE INDEX publications_task ON publications (task);
+CREATE INDEX publications_open ON publications (id) WHERE state IN ('intent', 'committed');
+";
+
+/// Makes sure that the tables are there and of our version. One pragma and no
+/// schema statement when they are.
+pub(crate) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), Fault> {
+    match version(connection)? {
+        VERSION => Ok(()),
+        0 => create(connection, path),
+        found => Err(unknown(found, path).into()),
+    }
+}
+
+fn unknown(found: i32, path: &Path) -> LedgerError {
+    if found > VERSION {
+        LedgerError::Newer { found, known: VERSION }
+    } else {
+        LedgerError::NotALedger { path: path.to_owned(), what: format!("version {found}") }
+    }
+}
+
+fn version(connection: &Connection) -> Result<i32, Fault> {
+    Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}
+
+fn create(connection: &mut Connection, path: &Path) -> Result<(), Fault> {
+    let tables: i64 =
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    // Another process may have created the tables since the version was read.
+    if tables > 0 && version(connection)? == 0 {
+        let what = "a database of another program".to_owned();
+        return Err(LedgerError::NotALedger { path: path.to_owned(), what }.into());
+    }
+    enter_wal(connection)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    match version(&transaction)? {
+        VERSION => {}
+        0 => {
+            transaction.execute_batch(SCHEMA)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+        }
+        found => return Err(unknown(found, path).into()),
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+/// Switches to WAL, which stays with the file. SQLite calls no busy handler for
+/// this lock, so two creators have to take turns by themselves.
+fn enter_wal(connection: &Connection) -> Result<(), Fault> {
+    let deadline = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        match connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(())) {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            other => return Ok(other?),
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! Tasks and their transitions.
+
+use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Fault, LedgerError, Result};
+use crate::store::{failpoint, now_ms};
+use crate::{Durability, Ledger, PublicationId, State, TaskId, TaskName, row};
+
+/// A task as the ledger has it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Task {
+    /// Its place in the order of creation.
+    pub seq: i64,
+    /// Its id.
+    pub id: TaskId,
+    /// Its name.
+    pub name: TaskName,
+    /// The opaque key of its repository; empty when it has none.
+    pub repo: String,
+    /// Where it is in its life.
+    pub state: State,
+    /// The request. Never changes.
+    pub spec: Value,
+    /// What was found out on the way: an object, merged key by key.
+    pub facts: Value,
+    /// Why it is in its state, for people.
+    pub reason: Option<String>,
+    /// When it was created, in milliseconds since the epoch.
+    pub created_ms: i64,
+    /// When its record last changed, in milliseconds since the epoch.
+    pub updated_ms: i64,
+    /// Whether its context is gone from disk.
+    pub settled: bool,
+}
+
+/// A task to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewTask {
+    /// Its id.
+    pub id: TaskId,
+    /// Its name.
+    pub name: TaskName,
+    /// The opaque key of its repository; empty when it has none.
+    pub repo: String,
+    /// The request.
+    pub spec: Value,
+    /// What is known from the start: an object, or null for none.
+    pub facts: Value,
+}
+
+/// What a transition changes beside the state.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Change<'a> {
+    /// An object merged into the facts key by key; null removes a key.
+    pub facts: Option<Value>,
+    /// Why the task is in its new state. None clears the reason of the old one.
+    pub reason: Option<&'a str>,
+    /// Kept with the transition in the history.
+    pub detail: Option<&'a str>,
+}
+
+/// Which tasks to list. The default is all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Filter<'a> {
+    /// Only those of this repository.
+    pub repo: Option<&'a str>,
+    /// Only those in a live state.
+    pub live_only: bool,
+    /// Only those whose context may be on disk.
+    pub unsettled_only: bool,
+    /// Only the newest so many.
+    pub limit: Option<usize>,
+}
+
+/// One step of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TransitionRow {
+    /// Its place in the order of all steps of all tasks.
+    pub seq: i64,
+    /// The state before; none for the creation.
+    pub from: Option<State>,
+    /// The state after.
+    pub to: State,
+    /// When, in milliseconds since the epoch.
+    pub at_ms: i64,
+    /// What the change said.
+    pub detail: Option<String>,
+}
+
+/// The shortest text that [`Ledger::find`] takes for the beginning of an id.
+const PREFIX_MIN: usize = 4;
+const CANDIDATES_MAX: i64 = 8;
+
+impl Ledger {
+    /// Records a new task in state `queued`.
+    ///
+    /// Failpoints `ledger:queued:before` and `:after`.
+    ///
+    /// # Errors
+    /// [`LedgerError::NameTaken`], [`LedgerError::IdTaken`],
+    /// [`LedgerError::NotAnObject`] for the facts.
+    pub fn create_task(&mut self, new: NewTask) -> Result<Task> {
+        let facts = Value::Object(row::object(new.facts, "facts")?);
+        let NewTask { id, name, repo, spec, .. } = new;
+        failpoint("ledger", State::Queued.as_str(), "before")?;
+        let task = self.write(Durability::Normal, |db| {
+            if load(db, &id)?.is_some() {
+                return Err(LedgerError::IdTaken { id }.into());
+            }
+            let holder = db
+                .query_row_and_then(
+                    "SELECT id FROM tasks WHERE name = ?1 AND settled = 0",
+                    [name.as_str()],
+                    |row| row::word(row, "id"),
+                )
+                .map(Some)
+                .or_else(absent)?;
+            if let Some(holder) = holder {
+                return Err(LedgerError::NameTaken { name, holder }.into());
+            }
+            let now = now_ms();
+            db.execute(
+                "INSERT INTO tasks (id, name, repo, state, spec, facts, created_ms, updated_ms)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+                params![
+                    id.as_str(),
+                    name.as_str(),
+                    repo,
+                    State::Queued.as_str(),
+                    spec.to_string(),
+                    facts.to_string(),
+                    now
+                ],
+            )?;
+            let seq = db.last_insert_rowid();
+            step(db, &id, None, State::Queued, now, None)?;
+            Ok(Task {
+                seq,
+                id,
+                name,
+                repo,
+                state: State::Queued,
+                spec,
+                facts,
+                reason: None,
+                created_ms: now,
+                updated_ms: now,
+                settled: false,
+            })
+        })?;
+        failpoint("ledger", State::Queued.as_str(), "after")?;
+        Ok(task)
+    }
+
+    /// Moves a task from `from` to `to`, if it is in `from`.
+    ///
+    /// Failpoints `ledger:<to>:before` and `ledger:<to>:after`.
+    ///
+    /// # Errors
+    /// [`LedgerError::Illegal`] when [`State::may_become`] says no,
+    /// [`LedgerError::Stale`] when the task is elsewhere,
+    /// [`LedgerError::Committed`] when one of its publications is past the commit
+    /// point and `to` would deny that (only `landed`, `in-doubt` and `broken` don't),
+    /// [`LedgerError::NoSuchTask`], [`LedgerError::NotAnObject`] for the facts.
+    pub fn transition(
+        &mut self,
+        id: &TaskId,
+        from: State,
+        to: State,
+        change: Change<'_>,
+        durability: Durability,
+    ) -> Result<Task> {
+        if !from.may_become(to) {
+            return Err(LedgerError::Illegal { from, to });
+        }
+        failpoint("ledger", to.as_str(), "before")?;
+        let task = self.write(durability, |db| {
+            if from == State::Publishing
+                && !matches!(to, State::Landed | State::InDoubt | State::Broken)
+                && let Some(publication) = past_commit_point(db, id)?
+            {
+                let id = id.clone();
+                return Err(LedgerError::Committed { id, publication, to }.into());
+            }
+            advance(db, id, from, to, change)
+        })?;
+        failpoint("ledger", to.as_str(), "after")?;
+        Ok(task)
+    }
+
+    /// Merges `facts`, an object, into those of the task; null removes a key.
+    ///
+    /// # Errors
+    /// [`LedgerError::NoSuchTask`], [`LedgerError::NotAnObject`].
+    pub fn note(&mut self, id: &TaskId, facts: Value, durability: Durability) -> Result<()> {
+        self.add_facts(id, None, facts, durability)
+    }
+
+    /// Like [`Ledger::note`], if the task is in `expected`.
+    ///
+    /// # Errors
+    /// Those of [`Ledger::note`], and [`LedgerError::Stale`].
+    pub fn note_if(
+        &mut self,
+        id: &TaskId,
+        expected: State,
+        facts: Value,
+        durability: Durability,
+    ) -> Result<()> {
+        self.add_facts(id, Some(expected), facts, durability)
+    }
+
+    fn add_facts(
+        &mut self,
+        id: &TaskId,
+        expected: Option<State>,
+        facts: Value,
+        durability: Durability,
+    ) -> Result<()> {
+        let facts = row::object(facts, "facts")?;
+        self.write(durability, |db| {
+            let mut task = existing(db, id)?;
+            if let Some(expected) = expected {
+                in_state(&task, expected)?;
+            }
+            row::merge(&mut task.facts, facts)?;
+            db.execute(
+                "UPDATE tasks SET facts = ?2, updated_ms = ?3 WHERE id = ?1",
+                params![id.as_str(), task.facts.to_string(), now_ms()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Records that the task's context is gone from disk. Its name is free again.
+    /// Settling twice is no error.
+    ///
+    /// # Errors
+    /// [`LedgerError::Live`] when the task has not ended, [`LedgerError::NoSuchTask`].
+    pub fn settle(&mut self, id: &TaskId) -> Result<()> {
+        self.write(Durability::Normal, |db| {
+            let task = existing(db, id)?;
+            if task.state.is_live() {
+                return Err(LedgerError::Live { id: task.id, state: task.state }.into());
+            }
+            db.execute(
+                "UPDATE tasks SET settled = 1, updated_ms = ?2 WHERE id = ?1 AND settled = 0",
+                params![id.as_str(), now_ms()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// The task with this id.
+    ///
+    /// # Errors
+    /// What SQLite says, or [`LedgerError::Corrupt`].
+    pub fn task(&self, id: &TaskId) -> Result<Option<Task>> {
+        self.read(|db| load(db, id))
+    }
+
+    /// The task that a person means: the one with this very id; else the newest
+    /// with this name, one that is not settled before one that is; else the only
+    /// one whose id begins with the text, which must have four characters.
+    ///
+    /// # Errors
+    /// [`LedgerError::Ambiguous`] when several ids begin with the text.
+    pub fn find(&self, name_or_id: &str) -> Result<Option<Task>> {
+        self.read(|db| {
+            let one = "WHERE id = ?1";
+            let named = "WHERE name = ?1 ORDER BY settled, seq DESC LIMIT 1";
+            for rest in [one, named] {
+                if let Some(task) = select(db, rest, [name_or_id])?.pop() {
+                    return Ok(Some(task));
+                }
+            }
+            let is_id_char = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase();
+            if name_or_id.len() < PREFIX_MIN || !name_or_id.chars().all(is_id_char) {
+                return Ok(None);
+            }
+            // `{` follows `z`.
+            let begins = "WHERE id >= ?1 AND id < ?1 || '{' ORDER BY seq DESC LIMIT ?2";
+            let mut tasks = select(db, begins, params![name_or_id, CANDIDATES_MAX])?;
+            if tasks.len() > 1 {
+                return Err(LedgerError::Ambiguous {
+                    prefix: name_or_id.to_owned(),
+                    candidates: tasks.into_iter().map(|task| task.id).collect(),
+                }
+                .into());
+            }
+            Ok(tasks.pop())
+        })
+    }
+
+    /// The tasks that pass `filter`, newest first.
+    ///
+    /// # Errors
+    /// What SQLite says, or [`LedgerError::Corrupt`].
+    pub fn tasks(&self, filter: Filter<'_>) -> Result<Vec<Task>> {
+        let mut rest = String::from("WHERE (:repo IS NULL OR repo = :repo)");
+        if filter.live_only {
+            rest += &format!(" AND state IN ({})", live_states());
+        }
+        if filter.unsettled_only {
+            rest += " AND settled = 0";
+        }
+        rest += " ORDER BY seq DESC LIMIT :limit";
+        let limit = filter.limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
+        self.read(|db| select(db, &rest, named_params! { ":repo": filter.repo, ":limit": limit }))
+    }
+
+    /// The steps of a task, oldest first; empty for an unknown one.
+    ///
+    /// # Errors
+    /// What SQLite says, or [`LedgerError::Corrupt`].
+    pub fn history(&self, id: &TaskId) -> Result<Vec<TransitionRow>> {
+        self.read(|db| {
+            db.prepare(
+                "SELECT seq, from_state, to_state, at_ms, detail FROM transitions
+                 WHERE task = ?1 ORDER BY seq",
+            )?
+            .query_and_then([id.as_str()], |row| {
+                Ok(TransitionRow {
+                    seq: row.get("seq")?,
+                    from: row::optional_word(row, "from_state")?,
+                    to: row::word(row, "to_state")?,
+                    at_ms: row.get("at_ms")?,
+                    detail: row.get("detail")?,
+                })
+            })?
+            .collect()
+        })
+    }
+
+    /// Forgets the tasks that have ended, are settled, have no open publication
+    /// and last changed before `older_than_ms` (milliseconds since the epoch), with
+    /// their steps and publications. Their verdicts stay. Returns them, oldest first.
+    ///
+    /// # Errors
+    /// What SQLite says, or [`LedgerError::Corrupt`].
+    pub fn prune(&mut self, older_than_ms: i64) -> Result<Vec<TaskId>> {
+        self.write(Durability::Normal, |db| {
+            let ids = db
+                .prepare(&format!(
+                    "SELECT id FROM tasks
+                     WHERE settled = 1 AND updated_ms < ?1 AND state NOT IN ({})
+                       AND NOT EXISTS (SELECT 1 FROM publications
+                           WHERE task = tasks.id AND publications.state IN ('intent', 'committed'))
+                     ORDER BY seq",
+                    live_states()
+                ))?
+                .query_and_then([older_than_ms], |row| row::word::<TaskId>(row, "id"))?
+                .collect::<Result<Vec<_>, Fault>>()?;
+            let mut delete = db.prepare("DELETE FROM tasks WHERE id = ?1")?;
+            for id in &ids {
+                delete.execute([id.as_str()])?;
+            }
+            Ok(ids)
+        })
+    }
+}
+
+/// The step from `from` to `to` inside a transaction.
+pub(crate) fn advance(
+    db: &Connection,
+    id: &TaskId,
+    from: State,
+    to: State,
+    change: Change<'_>,
+) -> Result<Task, Fault> {
+    let mut task = existing(db, id)?;
+    in_state(&task, from)?;
+    if let Some(facts) = change.facts {
+        row::merge(&mut task.facts, row::object(facts, "facts")?)?;
+    }
+    let now = now_ms();
+    db.execute(
+        "UPDATE tasks SET state = ?2, facts = ?3, reason = ?4, updated_ms = ?5 WHERE id = ?1",
+        params![id.as_str(), to.as_str(), task.facts.to_string(), change.reason, now],
+    )?;
+    step(db, id, Some(from), to, now, change.detail)?;
+    Ok(Task { state: to, reason: change.reason.map(str::to_owned), updated_ms: now, ..task })
+}
+
+fn step(
+    db: &Connection,
+    id: &TaskId,
+    from: Option<State>,
+    to: State,
+    at_ms: i64,
+    detail: Option<&str>,
+) -> Result<(), Fault> {
+    db.execute(
+        "INSERT INTO transitions (task, from_state, to_state, at_ms, detail)
+         VALUES (?1, ?2, ?3, ?4, ?5)",
+        params![id.as_str(), from.map(State::as_str), to.as_str(), at_ms, detail],
+    )?;
+    Ok(())
+}
+
+fn past_commit_point(db: &Connection, id: &TaskId) -> Result<Option<PublicationId>, Fault> {
+    Ok(db
+        .query_row(
+            "SELECT id FROM publications
+             WHERE task = ?1 AND state IN ('committed', 'done') ORDER BY id DESC LIMIT 1",
+            [id.as_str()],
+            |row| row.get(0),
+        )
+        .optional()?
+        .map(PublicationId::new))
+}
+
+pub(crate) fn existing(db: &Connection, id: &TaskId) -> Result<Task, Fault> {
+    load(db, id)?.ok_or_else(|| LedgerError::NoSuchTask { id: id.clone() }.into())
+}
+
+fn in_state(task: &Task, expected: State) -> Result<(), LedgerError> {
+    if task.state == expected {
+        Ok(())
+    } else {
+        Err(LedgerError::Stale { id: task.id.clone(), expected, found: task.state })
+    }
+}
+
+fn load(db: &Connection, id: &TaskId) -> Result<Option<Task>, Fault> {
+    Ok(select(db, "WHERE id = ?1", [id.as_str()])?.pop())
+}
+
+fn select(
+    db: &Connection,
+    rest: &str,
+    parameters: impl rusqlite::Params,
+) -> Result<Vec<Task>, Fault> {
+    let columns =
+        "seq, id, name, repo, state, spec, facts, reason, created_ms, updated_ms, settled";
+    db.prepare(&format!("SELECT {columns} FROM tasks {rest}"))?
+        .query_and_then(parameters, from_row)?
+        .collect()
+}
+
+fn from_row(row: &Row<'_>) -> Result<Task, Fault> {
+    let id: TaskId = row::word(row, "id")?;
+    let whose = format!("task `{id}`");
+    Ok(Task {
+        seq: row.get("seq")?,
+        name: row::word(row, "name")?,
+        repo: row.get("repo")?,
+        state: row::word(row, "state")?,
+        spec: row::json(row, "spec", &whose)?,
+        facts: row::json(row, "facts", &whose)?,
+        reason: row.get("reason")?,
+        created_ms: row.get("created_ms")?,
+        updated_ms: row.get("updated_ms")?,
+        settled: row.get("settled")?,
+        id,
+    })
+}
+
+/// The live states as an SQL list.
+fn live_states() -> String {
+    let live = State::ALL.iter().filter(|state| state.is_live());
+    live.map(|state| format!("'{state}'")).collect::<Vec<_>>().join(", ")
+}
+
+fn absent<T>(fault: Fault) -> Result<Option<T>, Fault> {
+    match fault {
+        Fault::Sql(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
+        fault => Err(fault),
+    }
+}

@@ -1,0 +1,474 @@
+//! The other end: from a fresh process to the task's command.
+//!
+//! The supervisor starts its own binary again with an empty environment and
+//! three descriptors; a copy of the supervisor's memory would be readable to
+//! the task through `/proc/1`. Then, in this order:
+//!
+//! 1. Parent-death signal, so that nothing outlives the supervisor from here on.
+//! 2. Root opens the host directories and becomes the task's user; everybody
+//!    enters the new namespaces.
+//! 3. A child is cloned as pid 1 of the task, a child of the *supervisor*
+//!    (`CLONE_PARENT`), whose pid is reported; the first process ends.
+//! 4. pid 1 asks for its own parent-death signal, builds the root view, drops
+//!    every capability and becomes undumpable.
+//! 5. It waits for the go byte. The end of that pipe means that the supervisor
+//!    died before the signal was in place; `getppid` would say 0 either way.
+//! 6. It forks the task, which puts Landlock and seccomp on itself and becomes
+//!    the command.
+//! 7. It reaps, passes on requests to end, and when the command has ended, ends
+//!    what is left: first asked, then killed by the kernel, which takes every
+//!    process of the namespace when its pid 1 exits.
+//!
+//! Watching the pipe as well as the parent-death signal costs nothing and does
+//! not depend on which thread of the supervisor forked.
+
+use std::ffi::{CString, OsStr};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitOptions, set_dumpable_behavior,
+    set_parent_process_death_signal,
+};
+use rustix::thread::UnshareFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::mounts::{Sources, assemble};
+use crate::userns::{self, setup};
+use crate::{Command, Network, SandboxError, Spec, landlock, seccomp};
+
+/// The first argument that makes a binary call [`main`].
+pub const ARGUMENT: &str = "__init";
+
+pub(crate) const SPEC_FD: i32 = 3;
+pub(crate) const CONTROL_FD: i32 = 4;
+pub(crate) const STATUS_FD: i32 = 5;
+
+/// Control bytes from the supervisor.
+pub(crate) const GO: u8 = b'g';
+pub(crate) const END: u8 = b'e';
+
+/// How long processes that a command leaves behind have to end when asked.
+const LEFTOVER_GRACE: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// pid 1, in the supervisor's pid namespace.
+    Pid(u32),
+    /// The root view stands; waiting for the go byte.
+    Ready,
+    /// The boundary can't be had.
+    Refused { step: String, path: Option<std::path::PathBuf>, errno: i32 },
+    /// The command could not be started.
+    NotStarted { errno: i32 },
+    /// The command ended.
+    Exited { code: Option<i32>, signal: Option<i32>, left_running: u32 },
+}
+
+/// Runs the other end and never returns.
+pub fn main() -> ! {
+    // SAFETY: the supervisor passes exactly these descriptors (see the module's
+    // opening); nothing else in this process has taken them.
+    let (spec, control, status) = unsafe {
+        (
+            std::fs::File::from_raw_fd(SPEC_FD),
+            OwnedFd::from_raw_fd(CONTROL_FD),
+            std::fs::File::from_raw_fd(STATUS_FD),
+        )
+    };
+    let mut status = Status(status);
+    let code = match first_process(spec, control, &mut status) {
+        Ok(()) => 0,
+        Err(error) => {
+            status.refused(error);
+            1
+        }
+    };
+    std::process::exit(code)
+}
+
+struct Status(std::fs::File);
+
+impl Status {
+    /// A supervisor that is gone can't be told; its end takes us with it.
+    fn send(&mut self, message: &Message) {
+        let mut line = serde_json::to_vec(message).expect("a message serialises");
+        line.push(b'\n');
+        let _ = self.0.write_all(&line);
+    }
+
+    fn refused(&mut self, error: SandboxError) {
+        let message = match error {
+            SandboxError::Setup { step, path, errno } => Message::Refused { step, path, errno },
+            other => Message::Refused { step: other.to_string(), path: None, errno: libc::EIO },
+        };
+        self.send(&message);
+    }
+}
+
+fn die_with_parent() -> Result<(), SandboxError> {
+    setup("ask for the parent-death signal", None, set_parent_process_death_signal(Some(Signal::KILL)))
+}
+
+fn first_process(
+    mut spec_file: std::fs::File,
+    control: OwnedFd,
+    status: &mut Status,
+) -> Result<(), SandboxError> {
+    die_with_parent()?;
+    let mut text = Vec::new();
+    setup("read the specification", None, spec_file.read_to_end(&mut text))?;
+    drop(spec_file);
+    let spec: Spec = setup(
+        "understand the specification",
+        None,
+        serde_json::from_slice(&text).map_err(io::Error::other),
+    )?;
+    setup("enter", Some(&spec.base_dir), rustix::process::chdir(&spec.base_dir))?;
+
+    let mut flags = UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS
+        | UnshareFlags::NEWCGROUP;
+    if spec.network == Network::None {
+        flags |= UnshareFlags::NEWNET;
+    }
+    let sources = if spec.ids.switch {
+        let sources = Sources::open(&spec)?;
+        userns::enter(spec.ids, flags)?;
+        // Cleared by the change of user.
+        die_with_parent()?;
+        sources
+    } else {
+        userns::enter(spec.ids, flags)?;
+        Sources::open(&spec)?
+    };
+
+    // SAFETY: this process has one thread, and a clone without CLONE_VM is a
+    // fork: the child gets a copy of everything, its stack included.
+    let pid = unsafe {
+        libc::syscall(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0usize, 0usize, 0usize, 0usize)
+    };
+    match pid {
+        0 => {
+            let code = match pid_1(&spec, &sources, control, status) {
+                Ok(()) => 0,
+                Err(error) => {
+                    status.refused(error);
+                    1
+                }
+            };
+            std::process::exit(code)
+        }
+        -1 => setup("start pid 1", None, Err(io::Error::last_os_error())),
+        pid => {
+            status.send(&Message::Pid(u32::try_from(pid).unwrap_or(0)));
+            Ok(())
+        }
+    }
+}
+
+fn pid_1(
+    spec: &Spec,
+    sources: &Sources,
+    control: OwnedFd,
+    status: &mut Status,
+) -> Result<(), SandboxError> {
+    die_with_parent()?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    setup("name the host", None, rustix::system::sethostname(b"dam"))?;
+    if spec.network == Network::None {
+        setup("bring up the loopback", None, loopback_up())?;
+    }
+    assemble(spec, sources)?;
+    drop_capabilities()?;
+    setup("forbid new privileges", None, rustix::thread::set_no_new_privs(true))?;
+    setup("become undumpable", None, set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
+    let signals = setup("watch for ended children", None, child_signals())?;
+    status.send(&Message::Ready);
+
+    let mut byte = [0u8];
+    match rustix::io::retry_on_intr(|| rustix::io::read(&control, &mut byte)) {
+        Ok(1) if byte[0] == GO => {}
+        _ => return Ok(()),
+    }
+    let child = match start(spec)? {
+        Ok(child) => child,
+        Err(errno) => {
+            status.send(&Message::NotStarted { errno });
+            return Ok(());
+        }
+    };
+    supervise(child, &control, &signals, status)
+}
+
+/// Brings up `lo`, which a new network namespace has, down.
+fn loopback_up() -> io::Result<()> {
+    // SAFETY: plain calls with a live ifreq whose name is NUL-terminated; the
+    // descriptor is closed by its owner.
+    unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if socket < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let socket = OwnedFd::from_raw_fd(socket);
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[0] = b'l' as libc::c_char;
+        request.ifr_name[1] = b'o' as libc::c_char;
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Gives up every capability, for good.
+fn drop_capabilities() -> Result<(), SandboxError> {
+    const LAST_POSSIBLE: u64 = 63;
+    let step = "drop the capabilities";
+    for capability in 0..=LAST_POSSIBLE {
+        // SAFETY: numbers only; EINVAL says that the kernel knows no more.
+        let done = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        if done != 0 {
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() == Some(libc::EINVAL) {
+                break;
+            }
+            return setup(step, None, Err(error));
+        }
+    }
+    setup(step, None, rustix::thread::clear_ambient_capability_set())?;
+    let none = rustix::thread::CapabilitySets {
+        effective: rustix::thread::CapabilitySet::empty(),
+        permitted: rustix::thread::CapabilitySet::empty(),
+        inheritable: rustix::thread::CapabilitySet::empty(),
+    };
+    setup(step, None, rustix::thread::set_capabilities(None, none))
+}
+
+/// A descriptor that becomes readable when a child has ended.
+fn child_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before use; the descriptor
+    // returned is ours alone.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+/// Starts the command; the inner error is why it could not be started.
+fn start(spec: &Spec) -> Result<Result<Pid, i32>, SandboxError> {
+    let program = setup("prepare the command", None, Program::new(&spec.command))?;
+    let (reader, writer) =
+        setup("make a pipe", None, rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))?;
+    // SAFETY: this process has one thread; the child only runs code that is
+    // safe after such a fork, and ends in exec or _exit.
+    match unsafe { libc::fork() } {
+        -1 => setup("start the command", None, Err(io::Error::last_os_error())),
+        0 => {
+            let errno = match confine(spec) {
+                Ok(()) => program.exec(),
+                Err(error) => {
+                    // Told apart from a command that can't be started.
+                    let _ = rustix::io::write(&writer, b"w");
+                    error.raw_os_error().unwrap_or(libc::EIO)
+                }
+            };
+            let _ = rustix::io::write(&writer, &errno.to_ne_bytes());
+            // SAFETY: ends the child at once, without running anything of the parent's.
+            unsafe { libc::_exit(127) }
+        }
+        pid => {
+            drop(writer);
+            let mut answer = Vec::new();
+            setup("hear from the command", None, std::fs::File::from(reader).read_to_end(&mut answer))?;
+            let number = |bytes: &[u8]| {
+                bytes.try_into().map_or(libc::EIO, i32::from_ne_bytes)
+            };
+            match answer.as_slice() {
+                [] => Ok(Ok(Pid::from_raw(pid).expect("a child's pid is positive"))),
+                [b'w', rest @ ..] => Err(SandboxError::Setup {
+                    step: "confine the command".into(),
+                    path: None,
+                    errno: number(rest),
+                }),
+                rest => Ok(Err(number(rest))),
+            }
+        }
+    }
+}
+
+/// What the task puts on itself between fork and exec.
+fn confine(spec: &Spec) -> io::Result<()> {
+    rustix::process::setsid()?;
+    // SAFETY: plain calls; Rust ignores SIGPIPE and pid 1 blocks SIGCHLD, and
+    // both would be inherited.
+    unsafe {
+        for signal in 1..=libc::SIGRTMAX() {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+    }
+    let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::setrlimit(rustix::process::Resource::Core, no_core)?;
+    rustix::process::chdir(&spec.command.cwd)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(spec.command.umask));
+    // SAFETY: closes nothing now; at exec every descriptor but the three
+    // standard ones goes, whoever opened it.
+    let marked = unsafe {
+        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    if marked != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    landlock::restrict(spec)?;
+    seccomp::restrict(spec.wall)
+}
+
+/// A command in the form that exec takes, made before the fork.
+struct Program {
+    candidates: Vec<CString>,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+}
+
+impl Program {
+    fn new(command: &Command) -> io::Result<Program> {
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(io::Error::other);
+        let name = command.argv.first().ok_or_else(|| io::Error::other("an empty command"))?;
+        let path = command.env.iter().find(|(key, _)| key == "PATH");
+        let candidates = if name.as_bytes().contains(&b'/') {
+            vec![text(name.as_bytes())?]
+        } else {
+            std::env::split_paths(path.map_or(OsStr::new("/usr/bin:/bin"), |(_, value)| value))
+                .map(|dir| text(dir.join(name).as_os_str().as_bytes()))
+                .collect::<io::Result<_>>()?
+        };
+        let argv = command.argv.iter().map(|arg| text(arg.as_bytes())).collect::<io::Result<_>>()?;
+        let env = command
+            .env
+            .iter()
+            .map(|(key, value)| text(&[key.as_bytes(), b"=", value.as_bytes()].concat()))
+            .collect::<io::Result<_>>()?;
+        Ok(Program { candidates, argv, env })
+    }
+
+    /// Becomes the program; returns only the reason why not, as execvp(3) chooses it.
+    fn exec(&self) -> i32 {
+        let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+            list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+        };
+        let (argv, env) = (pointers(&self.argv), pointers(&self.env));
+        let mut found_but_denied = false;
+        let mut last = libc::ENOENT;
+        for candidate in &self.candidates {
+            // SAFETY: NULL-terminated arrays of live C strings.
+            unsafe { libc::execve(candidate.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+            last = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+            match last {
+                libc::ENOENT | libc::ENOTDIR => {}
+                libc::EACCES => found_but_denied = true,
+                libc::ENOEXEC => {
+                    let mut script = vec![c"/bin/sh".as_ptr(), candidate.as_ptr()];
+                    script.extend(&argv[1..]);
+                    // SAFETY: as above.
+                    unsafe { libc::execve(c"/bin/sh".as_ptr(), script.as_ptr(), env.as_ptr()) };
+                    return libc::ENOEXEC;
+                }
+                _ => return last,
+            }
+        }
+        if found_but_denied { libc::EACCES } else { last }
+    }
+}
+
+/// Reaps until the command has ended, then ends the rest.
+fn supervise(
+    child: Pid,
+    control: &OwnedFd,
+    signals: &OwnedFd,
+    status: &mut Status,
+) -> Result<(), SandboxError> {
+    let end_all = |signal| {
+        // SAFETY: numbers only. -1 is every process of this namespace but pid 1.
+        unsafe { libc::kill(-1, signal) };
+    };
+    let mut ended = None;
+    let mut left_running = 0;
+    let mut deadline: Option<Instant> = None;
+    loop {
+        let mut nobody_left = false;
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, how))) if pid == child => {
+                    ended = Some((how.exit_status(), how.terminating_signal()));
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => break,
+                Err(_) => {
+                    nobody_left = true;
+                    break;
+                }
+            }
+        }
+        if let Some((code, signal)) = ended {
+            let time_is_up = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if nobody_left || time_is_up {
+                status.send(&Message::Exited { code, signal, left_running });
+                return Ok(());
+            }
+            if deadline.is_none() {
+                deadline = Some(Instant::now() + LEFTOVER_GRACE);
+                left_running = processes_left();
+                end_all(libc::SIGTERM);
+            }
+        }
+        let timeout = deadline.map(|deadline| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().max(1_000_000).into() }
+        });
+        let mut watched =
+            [PollFd::new(control, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        if let Err(error) = poll(&mut watched, timeout.as_ref())
+            && error != rustix::io::Errno::INTR
+        {
+            return setup("wait", None, Err(error));
+        }
+        if !watched[1].revents().is_empty() {
+            let mut info = [0u8; 128];
+            while rustix::io::read(signals.as_fd(), &mut info).is_ok() {}
+        }
+        if !watched[0].revents().is_empty() {
+            let mut byte = [0u8];
+            match rustix::io::read(control, &mut byte) {
+                Ok(0) => return Ok(()),
+                Ok(_) if byte[0] == END => end_all(libc::SIGTERM),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Processes of this namespace besides pid 1.
+fn processes_left() -> u32 {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
+    let pids = entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| *pid != 1);
+    u32::try_from(pids.count()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,372 @@
+//! The root view, assembled mount by mount.
+//!
+//! In three steps, because what may be opened where changes on the way:
+//!
+//! 1. [`Sources::open`] clones every host directory that appears inside. Root
+//!    does this before it becomes the task's user, who may not be able to reach
+//!    them; an ordinary user can only do it in the new namespaces.
+//! 2. [`assemble`] puts them below a fresh tmpfs. Destinations are walked one
+//!    name at a time without following links: a kept home directory can hold
+//!    links that a task left there.
+//! 3. The tmpfs becomes `/`, the old root goes, and the new one is sealed.
+//!
+//! Relative sources are resolved against the working directory, which stays
+//! inside [`Spec::base_dir`] until the old root is gone.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    mount_change, move_mount, open_tree, unmount,
+};
+
+use crate::userns::setup;
+use crate::{Mount, SandboxError, Spec, Wall};
+
+const DEVICE_NODES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+
+const RDONLY: u64 = 1;
+const NOSUID: u64 = 2;
+const NODEV: u64 = 4;
+const NOEXEC: u64 = 8;
+
+/// Clones of the host's mounts that will appear inside.
+pub(crate) struct Sources {
+    binds: Vec<Option<OwnedFd>>,
+    devices: Vec<OwnedFd>,
+}
+
+impl Sources {
+    /// Opens what `spec` binds.
+    pub(crate) fn open(spec: &Spec) -> Result<Sources, SandboxError> {
+        let mut binds = Vec::with_capacity(spec.mounts.len());
+        for mount in &spec.mounts {
+            binds.push(match mount {
+                Mount::Bind { source, writable, executable, .. } => {
+                    let read_only = if *writable { 0 } else { RDONLY };
+                    let no_exec = if *executable { 0 } else { NOEXEC };
+                    Some(clone_tree(source, read_only | no_exec | NOSUID | NODEV)?)
+                }
+                Mount::Overlay { lower, upper: None, .. } if lower.len() == 1 => {
+                    Some(clone_tree(Path::new(&lower[0]), RDONLY | NOSUID | NODEV)?)
+                }
+                _ => None,
+            });
+        }
+        let mut devices = Vec::new();
+        if spec.mounts.iter().any(|mount| matches!(mount, Mount::Dev)) {
+            for node in DEVICE_NODES {
+                devices.push(clone_tree(&Path::new("/dev").join(node), NOSUID | NOEXEC)?);
+            }
+        }
+        Ok(Sources { binds, devices })
+    }
+}
+
+/// A detached copy of the mounts at `path`, the ones below included: in a user
+/// namespace a copy without them is refused, it would uncover what they cover.
+fn clone_tree(path: &Path, attributes: u64) -> Result<OwnedFd, SandboxError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE;
+    let tree = setup("open for the sandbox", Some(path), open_tree(CWD, path, flags))?;
+    setup("restrict the mount of", Some(path), set_attributes(&tree, attributes, true))?;
+    Ok(tree)
+}
+
+fn set_attributes(mount: impl AsFd, set: u64, recursive: bool) -> std::io::Result<()> {
+    #[repr(C)]
+    struct MountAttr {
+        attr_set: u64,
+        attr_clr: u64,
+        propagation: u64,
+        userns_fd: u64,
+    }
+    let attr =
+        MountAttr { attr_set: set, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is an empty C string, the pointer and the size describe
+    // one live structure of the first published form (mount_setattr(2)).
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            std::ptr::from_ref(&attr),
+            size_of::<MountAttr>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// A read-only overlay of `lower` (topmost first, at least two, relative to the
+/// working directory), not attached anywhere: its directory handle. To be
+/// called inside the caller's own user and mount namespaces.
+///
+/// # Errors
+/// [`SandboxError::Setup`].
+pub fn read_only_overlay(lower: &[String]) -> Result<OwnedFd, SandboxError> {
+    overlay(lower, None, None)
+}
+
+fn overlay(
+    lower: &[String],
+    upper: Option<&str>,
+    work: Option<&str>,
+) -> Result<OwnedFd, SandboxError> {
+    let step = "mount the overlay";
+    let fs = setup(step, None, fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC))?;
+    setup(step, None, fsconfig_set_string(&fs, "source", "dam"))?;
+    setup(step, None, fsconfig_set_string(&fs, "lowerdir", lower.join(":")))?;
+    if let (Some(upper), Some(work)) = (upper, work) {
+        setup(step, Some(upper.as_ref()), fsconfig_set_string(&fs, "upperdir", upper))?;
+        setup(step, Some(work.as_ref()), fsconfig_set_string(&fs, "workdir", work))?;
+        // Without it the whole upper file system is synced at tear-down. What
+        // leaves the context is synced where it is written.
+        setup(step, None, fsconfig_set_flag(&fs, "volatile"))?;
+    }
+    // Without it the mount succeeds and removing a merged directory gives EIO.
+    setup(step, None, fsconfig_set_flag(&fs, "userxattr"))?;
+    setup(step, None, fsconfig_create(&fs))?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    setup(step, None, fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))
+}
+
+fn memory_fs(options: &[(&str, String)]) -> Result<OwnedFd, SandboxError> {
+    let step = "mount a file system in memory";
+    let fs = setup(step, None, fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC))?;
+    for (key, value) in options {
+        setup(step, None, fsconfig_set_string(&fs, *key, value.as_str()))?;
+    }
+    setup(step, None, fsconfig_create(&fs))?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    setup(step, None, fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))
+}
+
+/// Builds the root view and makes it `/`. To be called by pid 1 in its new
+/// namespaces with the working directory at [`Spec::base_dir`].
+pub(crate) fn assemble(spec: &Spec, sources: &Sources) -> Result<(), SandboxError> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    setup("separate the mounts from the host's", None, mount_change("/", private))?;
+    let root = Root { fd: memory_fs(&[("mode", "0755".into()), ("size", "16m".into())])? };
+    // Any directory serves: everything below it is reached by handles from here on.
+    let place = if Path::new("/tmp").is_dir() { "/tmp" } else { "/usr" };
+    attach_at(&root.fd, CWD, place)?;
+    for (index, mount) in spec.mounts.iter().enumerate() {
+        root.add(spec, mount, sources, index)?;
+    }
+    let step = "change the root";
+    setup(step, None, rustix::process::fchdir(&root.fd))?;
+    setup(step, None, rustix::process::pivot_root(".", "."))?;
+    setup("let go of the host's root", None, unmount(".", UnmountFlags::DETACH))?;
+    setup(step, None, rustix::process::chdir("/"))?;
+    let sealed = setup(step, None, openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))?;
+    setup("seal the root", None, set_attributes(&sealed, RDONLY | NOSUID | NODEV, false))
+}
+
+fn attach_at(mount: &OwnedFd, dir: impl AsFd, path: &str) -> Result<(), SandboxError> {
+    let mut flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    if path.is_empty() {
+        flags |= MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    }
+    setup("attach", Some(path.as_ref()), move_mount(mount, "", dir, path, flags))
+}
+
+struct Root {
+    fd: OwnedFd,
+}
+
+impl Root {
+    fn add(
+        &self,
+        spec: &Spec,
+        mount: &Mount,
+        sources: &Sources,
+        index: usize,
+    ) -> Result<(), SandboxError> {
+        match mount {
+            Mount::Bind { source, dest, .. } => {
+                let tree = sources.binds[index].as_ref().expect("opened with the sources");
+                let stat = setup("look at", Some(source), rustix::fs::fstat(tree))?;
+                let is_dir = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
+                let place = if is_dir { self.dir(dest)? } else { self.file(dest, b"")? };
+                self.attach(tree, &place, dest)
+            }
+            Mount::Overlay { lower, upper, work, dest } => {
+                let place = self.dir(dest)?;
+                match &sources.binds[index] {
+                    Some(single) => self.attach(single, &place, dest),
+                    None => {
+                        let merged = overlay(lower, upper.as_deref(), work.as_deref())?;
+                        self.attach(&merged, &place, dest)
+                    }
+                }
+            }
+            Mount::Tmpfs { dest, mode, size } => {
+                let memory = memory_fs(&[("mode", format!("{mode:o}")), ("size", size.to_string())])?;
+                self.attach(&memory, &self.dir(dest)?, dest)
+            }
+            Mount::File { dest, content } => self.file(dest, content).map(drop),
+            Mount::Symlink { dest, target } => {
+                let (parent, name) = split(dest)?;
+                let parent = self.dir(parent)?;
+                match symlinkat(target, &parent, name) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+                    Err(error) => setup("make the link", Some(dest), Err(error)),
+                }
+            }
+            Mount::Dir { dest } => self.dir(dest).map(drop),
+            Mount::Dev => self.dev(sources),
+            Mount::Proc => self.proc(spec),
+        }
+    }
+
+    fn attach(&self, mount: &OwnedFd, place: &OwnedFd, dest: &Path) -> Result<(), SandboxError> {
+        let flags =
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        setup("attach", Some(dest), move_mount(mount, "", place, "", flags))
+    }
+
+    /// The directory at an absolute path inside, made where it is missing.
+    fn dir(&self, path: &Path) -> Result<OwnedFd, SandboxError> {
+        let mut at: Option<OwnedFd> = None;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for component in path.components() {
+            let Component::Normal(name) = component else { continue };
+            let parent: BorrowedFd<'_> = at.as_ref().unwrap_or(&self.fd).as_fd();
+            let opened = match openat(parent, name, flags, Mode::empty()) {
+                Err(rustix::io::Errno::NOENT) => {
+                    setup("make the directory", Some(path), mkdirat(parent, name, Mode::from_raw_mode(0o755)))?;
+                    openat(parent, name, flags, Mode::empty())
+                }
+                other => other,
+            };
+            at = Some(setup("enter the directory", Some(path), opened)?);
+        }
+        match at {
+            Some(fd) => Ok(fd),
+            None => setup("reach", Some(path), self.fd.try_clone()),
+        }
+    }
+
+    /// The file at an absolute path inside, made with `content` where missing.
+    fn file(&self, path: &Path, content: &[u8]) -> Result<OwnedFd, SandboxError> {
+        let (parent, name) = split(path)?;
+        let parent = self.dir(parent)?;
+        let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&parent, name, create, Mode::from_raw_mode(0o444)) {
+            Ok(fd) => {
+                let mut file = std::fs::File::from(fd);
+                setup("write", Some(path), file.write_all(content))?;
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => setup("make the file", Some(path), Err(error))?,
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        setup("open", Some(path), openat(&parent, name, flags, Mode::empty()))
+    }
+
+    fn dev(&self, sources: &Sources) -> Result<(), SandboxError> {
+        let dev = Path::new("/dev");
+        let memory = memory_fs(&[("mode", "0755".into()), ("size", "1m".into())])?;
+        self.attach(&memory, &self.dir(dev)?, dev)?;
+        for (node, source) in DEVICE_NODES.iter().zip(&sources.devices) {
+            let dest = dev.join(node);
+            let place = self.file(&dest, b"")?;
+            self.attach(source, &place, &dest)?;
+        }
+        let dir = self.dir(dev)?;
+        for (name, target) in [
+            ("fd", "/proc/self/fd"),
+            ("stdin", "/proc/self/fd/0"),
+            ("stdout", "/proc/self/fd/1"),
+            ("stderr", "/proc/self/fd/2"),
+            ("ptmx", "pts/ptmx"),
+        ] {
+            setup("make the link", Some(&dev.join(name)), symlinkat(target, &dir, name))?;
+        }
+        let step = "mount the terminals";
+        let fs = setup(step, None, fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC))?;
+        for (key, value) in [("ptmxmode", "0666"), ("mode", "0620")] {
+            setup(step, None, fsconfig_set_string(&fs, key, value))?;
+        }
+        setup(step, None, fsconfig_create(&fs))?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let pts = setup(step, None, fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
+        let dest = dev.join("pts");
+        self.attach(&pts, &self.dir(&dest)?, &dest)?;
+        let dest = dev.join("shm");
+        // Half of the memory, the kernel's own default, is the size limit.
+        let shm = memory_fs(&[("mode", "1777".into())])?;
+        self.attach(&shm, &self.dir(&dest)?, &dest)?;
+        // The directory itself is sealed; nodes, terminals and shm are mounts of their own.
+        let sealed = self.dir(dev)?;
+        setup("seal", Some(dev), set_attributes(&sealed, RDONLY | NOSUID | NOEXEC, false))
+    }
+
+    /// Must come while the host's `/proc` is still mounted: the kernel refuses a
+    /// new one that would show more than the one already visible.
+    fn proc(&self, spec: &Spec) -> Result<(), SandboxError> {
+        let dest = Path::new("/proc");
+        let step = "mount a new";
+        let fs = setup(step, Some(dest), fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC))?;
+        setup(step, Some(dest), fsconfig_create(&fs))?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let proc = setup(step, Some(dest), fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
+        self.attach(&proc, &self.dir(dest)?, dest)?;
+        // With anything mounted on it, nested sandboxes can't mount their own.
+        // A task of an ordinary user can write nothing there either way.
+        if spec.wall == Wall::Full || spec.ids.switch {
+            self.mask(dest)?;
+        }
+        Ok(())
+    }
+
+    fn mask(&self, proc: &Path) -> Result<(), SandboxError> {
+        let clone = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        for name in ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"] {
+            let path = proc.join(name);
+            let Some(place) = self.existing(&path)? else { continue };
+            let tree = setup("open", Some(&path), open_tree(&place, "", clone))?;
+            let attributes = RDONLY | NOSUID | NODEV | NOEXEC;
+            setup("restrict", Some(&path), set_attributes(&tree, attributes, false))?;
+            self.attach(&tree, &place, &path)?;
+        }
+        for name in ["kcore", "kallsyms", "keys", "key-users", "timer_list", "latency_stats", "sched_debug", "kmsg"] {
+            let path = proc.join(name);
+            let Some(place) = self.existing(&path)? else { continue };
+            let Some(null) = self.existing(Path::new("/dev/null"))? else { continue };
+            let tree = setup("open", Some(&path), open_tree(&null, "", clone))?;
+            setup("restrict", Some(&path), set_attributes(&tree, RDONLY | NOSUID | NOEXEC, false))?;
+            self.attach(&tree, &place, &path)?;
+        }
+        Ok(())
+    }
+
+    fn existing(&self, path: &Path) -> Result<Option<OwnedFd>, SandboxError> {
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&self.fd, relative, flags, Mode::empty()) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => setup("open", Some(path), Err(error)),
+        }
+    }
+}
+
+fn split(path: &Path) -> Result<(&Path, &OsStr), SandboxError> {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => Ok((parent, name)),
+        _ => setup("place", Some(path), Err(rustix::io::Errno::INVAL)),
+    }
+}

@@ -1,0 +1,277 @@
+//! The supervisor's end of a task.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use crate::init::{self, Message};
+use crate::process::ProcessName;
+use crate::{SandboxError, Spec};
+
+/// A task behind its boundary. Dropping it ends every process of the task and
+/// waits for the last one.
+#[derive(Debug)]
+pub struct Running {
+    name: ProcessName,
+    pidfd: OwnedFd,
+    control: std::fs::File,
+    status: BufReader<std::fs::File>,
+    /// What the command prints.
+    pub stdout: Option<std::fs::File>,
+    /// What the command prints as errors.
+    pub stderr: Option<std::fs::File>,
+    reaped: bool,
+}
+
+/// What happens to a task, in order: `Ready`, then one of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The boundary stands, nothing of the task has run. [`Running::go`] starts it.
+    Ready,
+    /// The command could not be started, with the error number of execve(2).
+    NotStarted {
+        /// ENOENT when it was not found.
+        errno: i32,
+    },
+    /// The command ended and so did everything that it left running.
+    Exited {
+        /// Its exit code.
+        code: Option<i32>,
+        /// The signal that ended it.
+        signal: Option<i32>,
+        /// How many processes it had left running; they were ended.
+        left_running: u32,
+    },
+    /// pid 1 ended without a word: killed by [`Running::kill`] or from outside.
+    Killed,
+}
+
+/// Starts building the boundary of `spec` and returns once the task's pid 1 is
+/// known, before anything of the task runs. The calling thread must live as
+/// long as the task: its end ends the task.
+///
+/// # Errors
+/// [`SandboxError`] when a boundary can't be had here.
+pub fn spawn(spec: &Spec) -> Result<Running, SandboxError> {
+    let ours = |step, source: io::Error| SandboxError::Supervisor { step, source };
+    let spec_file = spec_file(spec).map_err(|error| ours("hand over the specification", error))?;
+    let pipe = || {
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|error| ours("make a pipe", error.into()))
+    };
+    let (control_read, control) = pipe()?;
+    let (status, status_write) = pipe()?;
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command
+        .arg0("dam-init")
+        .arg(init::ARGUMENT)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let passed = [
+        (spec_file.as_raw_fd(), init::SPEC_FD),
+        (control_read.as_raw_fd(), init::CONTROL_FD),
+        (status_write.as_raw_fd(), init::STATUS_FD),
+    ];
+    // SAFETY: between fork and exec only async-signal-safe calls on descriptors
+    // that the parent keeps open until after the spawn.
+    unsafe {
+        command.pre_exec(move || pass_descriptors(&passed));
+    }
+    let mut first = command.spawn().map_err(|error| ours("start the sandbox process", error))?;
+    drop((control_read, status_write, spec_file));
+    let stdout = first.stdout.take().map(|pipe| std::fs::File::from(OwnedFd::from(pipe)));
+    let stderr = first.stderr.take().map(|pipe| std::fs::File::from(OwnedFd::from(pipe)));
+    let mut status = BufReader::new(std::fs::File::from(status));
+    let pid = match receive(&mut status) {
+        Ok(Some(Message::Pid(pid))) => pid,
+        Ok(Some(Message::Refused { step, path, errno })) => {
+            let _ = first.wait();
+            return Err(SandboxError::Setup { step, path, errno });
+        }
+        Ok(other) => return Err(early_end(first, &format!("{other:?}"))),
+        Err(error) => return Err(early_end(first, &error.to_string())),
+    };
+    first.wait().map_err(|error| ours("wait for the sandbox process", error))?;
+    let name = ProcessName::of(pid)
+        .and_then(|name| name.ok_or_else(|| io::Error::other("pid 1 has vanished")))
+        .map_err(|error| ours("name the task's pid 1", error))?;
+    let pidfd = name
+        .open()
+        .and_then(|fd| fd.ok_or_else(|| io::Error::other("pid 1 has vanished")))
+        .map_err(|error| ours("hold the task's pid 1", error))?;
+    Ok(Running {
+        name,
+        pidfd,
+        control: control.into(),
+        status,
+        stdout,
+        stderr,
+        reaped: false,
+    })
+}
+
+fn early_end(mut first: Child, said: &str) -> SandboxError {
+    let status = first.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    SandboxError::InitDied(format!("{status}, {said}"))
+}
+
+fn spec_file(spec: &Spec) -> io::Result<std::fs::File> {
+    let mut file = std::fs::File::from(rustix::fs::memfd_create(
+        "dam-spec",
+        rustix::fs::MemfdFlags::CLOEXEC,
+    )?);
+    file.write_all(&serde_json::to_vec(spec)?)?;
+    io::Seek::rewind(&mut file)?;
+    Ok(file)
+}
+
+/// Moves descriptors to their numbers and marks every other one for closing.
+fn pass_descriptors(passed: &[(i32, i32)]) -> io::Result<()> {
+    const ABOVE_ALL_TARGETS: i32 = 16;
+    let mut moved = [(0, 0); 3];
+    for (slot, (from, to)) in moved.iter_mut().zip(passed) {
+        // SAFETY: the parent keeps these descriptors open across the fork.
+        let from = unsafe { BorrowedFd::borrow_raw(*from) };
+        let high = rustix::io::fcntl_dupfd_cloexec(from, ABOVE_ALL_TARGETS)?;
+        *slot = (std::os::fd::IntoRawFd::into_raw_fd(high), *to);
+    }
+    for (from, to) in moved {
+        // SAFETY: numbers only; what was open at `to` is ours to replace, but for
+        // the standard library's own pipe, which lies above as the lowest free
+        // number at its creation only when 3 to 5 were taken already.
+        if unsafe { libc::dup2(from, to) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    // SAFETY: numbers only; marks, closes nothing now.
+    let marked = unsafe {
+        libc::syscall(libc::SYS_close_range, 6u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+    if marked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn receive(status: &mut BufReader<std::fs::File>) -> io::Result<Option<Message>> {
+    let mut line = Vec::new();
+    if status.read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    serde_json::from_slice(&line).map(Some).map_err(io::Error::other)
+}
+
+impl Running {
+    /// pid 1 of the task.
+    #[must_use]
+    pub fn name(&self) -> &ProcessName {
+        &self.name
+    }
+
+    /// Starts the command.
+    ///
+    /// # Errors
+    /// When pid 1 is gone.
+    pub fn go(&mut self) -> io::Result<()> {
+        self.control.write_all(&[init::GO])
+    }
+
+    /// Asks every process of the task to end (SIGTERM).
+    pub fn ask_to_end(&mut self) {
+        // Gone already is what was asked for.
+        let _ = self.control.write_all(&[init::END]);
+    }
+
+    /// A handle with which another thread can do what [`Running::kill`] and
+    /// [`Running::ask_to_end`] do.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn remote(&self) -> io::Result<Remote> {
+        Ok(Remote { pidfd: self.pidfd.try_clone()?, control: self.control.try_clone()? })
+    }
+
+    /// Ends every process of the task at once (SIGKILL to its pid 1).
+    pub fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Waits for the next thing to happen.
+    ///
+    /// # Errors
+    /// [`SandboxError::Setup`] when the boundary can't be had after all; nothing
+    /// of the task has run then.
+    pub fn next_event(&mut self) -> Result<Event, SandboxError> {
+        let message = receive(&mut self.status)
+            .map_err(|source| SandboxError::Supervisor { step: "hear from pid 1", source })?;
+        match message {
+            Some(Message::Ready) => Ok(Event::Ready),
+            Some(Message::NotStarted { errno }) => {
+                self.reap();
+                Ok(Event::NotStarted { errno })
+            }
+            Some(Message::Exited { code, signal, left_running }) => {
+                self.reap();
+                Ok(Event::Exited { code, signal, left_running })
+            }
+            Some(Message::Refused { step, path, errno }) => {
+                self.reap();
+                Err(SandboxError::Setup { step, path, errno })
+            }
+            Some(Message::Pid(_)) => Err(SandboxError::InitDied("pid told twice".into())),
+            None => {
+                self.reap();
+                Ok(Event::Killed)
+            }
+        }
+    }
+
+    /// Waits until pid 1, and with it every process of the task, is gone.
+    fn reap(&mut self) {
+        if !self.reaped {
+            let pid = i32::try_from(self.name.pid).ok().and_then(Pid::from_raw);
+            let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
+            self.reaped = true;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.kill();
+            self.reap();
+        }
+    }
+}
+
+/// Ends a task from another thread.
+#[derive(Debug)]
+pub struct Remote {
+    pidfd: OwnedFd,
+    control: std::fs::File,
+}
+
+impl Remote {
+    /// Asks every process of the task to end (SIGTERM).
+    pub fn ask_to_end(&mut self) {
+        let _ = self.control.write_all(&[init::END]);
+    }
+
+    /// Ends every process of the task at once.
+    pub fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+/// For callers that build a [`crate::Command`].
+impl crate::Command {
+    /// The command as one line, for people.
+    #[must_use]
+    pub fn display(argv: &[OsString]) -> String {
+        argv.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+}

@@ -1,0 +1,126 @@
+//! What a task gets: handed to pid 1 through a sealed memory file, once.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Ids;
+
+/// Everything that pid 1 needs to build a task's view and start its command.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// As whom the task runs, inside and outside.
+    pub ids: Ids,
+    /// Host directory against which relative sources in [`Mount::Overlay`] and
+    /// [`Mount::Bind`] are resolved. Short relative names keep the host's paths
+    /// out of the task's `/proc/self/mountinfo` and within the length that the
+    /// kernel takes (256 bytes a value).
+    pub base_dir: PathBuf,
+    /// What appears in the root view, in this order.
+    pub mounts: Vec<Mount>,
+    /// Network scope.
+    pub network: Network,
+    /// How the second wall stands.
+    pub wall: Wall,
+    /// Directories inside in which the task may write (for Landlock).
+    pub writable: Vec<PathBuf>,
+    /// What is run.
+    pub command: Command,
+}
+
+/// One thing in the root view. Destinations are absolute paths inside; missing
+/// parent directories are made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Mount {
+    /// A host file or directory, with everything mounted below it.
+    Bind {
+        /// Host path, absolute or relative to [`Spec::base_dir`].
+        source: PathBuf,
+        /// Path inside.
+        dest: PathBuf,
+        /// Whether the task can write there.
+        writable: bool,
+        /// Whether programs can be started from there.
+        executable: bool,
+    },
+    /// A private overlay.
+    Overlay {
+        /// Lower directories, topmost first, relative to [`Spec::base_dir`].
+        lower: Vec<String>,
+        /// Upper directory, relative to [`Spec::base_dir`]; `None` makes the
+        /// overlay read-only.
+        upper: Option<String>,
+        /// Work directory on the same file system as `upper`.
+        work: Option<String>,
+        /// Path inside.
+        dest: PathBuf,
+    },
+    /// An empty file system in memory.
+    Tmpfs {
+        /// Path inside.
+        dest: PathBuf,
+        /// Permission bits of its root.
+        mode: u32,
+        /// Size limit in bytes.
+        size: u64,
+    },
+    /// A small read-only file with this content.
+    File {
+        /// Path inside.
+        dest: PathBuf,
+        /// Its content.
+        content: Vec<u8>,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// Path inside.
+        dest: PathBuf,
+        /// What it says.
+        target: PathBuf,
+    },
+    /// An empty directory.
+    Dir {
+        /// Path inside.
+        dest: PathBuf,
+    },
+    /// A private `/dev`: null, zero, full, random, urandom, tty, own pts, shm.
+    Dev,
+    /// The `/proc` of the task's own pid namespace.
+    Proc,
+}
+
+/// The network that a task can reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    /// A private loopback, nothing else.
+    None,
+    /// The host's own network.
+    Open,
+}
+
+/// How the second wall (Landlock, seccomp, masked `/proc`) stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wall {
+    /// All of it.
+    Full,
+    /// For programs that bring their own sandbox: no Landlock rules on files,
+    /// namespaces and mounts allowed inside, `/proc` masked only for a task that
+    /// root started. The mount wall does not depend on any of these.
+    Nested,
+}
+
+/// A command, its directory and its whole environment.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Command {
+    /// Program and arguments. A program without `/` is looked up in `PATH`.
+    pub argv: Vec<OsString>,
+    /// The whole environment; nothing is inherited.
+    pub env: Vec<(OsString, OsString)>,
+    /// Working directory, a path inside.
+    pub cwd: PathBuf,
+    /// File mode creation mask.
+    pub umask: u32,
+}

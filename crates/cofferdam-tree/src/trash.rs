@@ -1,0 +1,126 @@
+//! Deleting in two steps: a rename now, the work later.
+//!
+//! A rename is atomic and takes no time, so a context is either there or gone,
+//! never half deleted. What lies in the trash is removed in slices of time, with
+//! pauses: mass deletion makes a journalled file system slow for whoever creates
+//! files next. Several processes may empty one trash at once.
+
+use crate::descent::{c_name, open_dir, read_names};
+use crate::random;
+use crate::remove::{Removal, RemoveError, remove_while, unlock_dir};
+use rustix::fd::AsFd;
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longest pause between two buffers of names.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A directory that things are moved into before they are deleted.
+#[derive(Clone, Debug)]
+pub struct Trash {
+    dir: PathBuf,
+}
+
+/// What [`Trash::empty`] got done.
+#[derive(Debug, Default)]
+pub struct EmptyReport {
+    /// Entries of the trash that are gone, each the root of what was taken.
+    pub removed: u64,
+    /// Entries that remain, wholly or in part.
+    pub left: u64,
+    /// Why some of those left could not be removed.
+    pub stuck: Vec<RemoveError>,
+}
+
+impl Trash {
+    /// The trash at `dir`, made (mode 0700) when missing.
+    ///
+    /// # Errors
+    /// Of making the directory.
+    pub fn new(dir: impl Into<PathBuf>) -> io::Result<Self> {
+        let dir = dir.into();
+        match rustix::fs::mkdir(&dir, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => Ok(Self { dir }),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Moves `name` out of `parent_dir` into the trash.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not there, `CrossesDevices` when the trash is on
+    /// another file system (nothing is ever copied), `InvalidInput` when `name`
+    /// is not one component.
+    pub fn take(&self, parent_dir: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = name.as_ref().as_bytes();
+        if !crate::path::is_name(name) {
+            return Err(Errno::INVAL.into());
+        }
+        let name = c_name(name)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let from = rustix::fs::open(parent_dir, flags, Mode::empty())?;
+        let into = rustix::fs::open(&self.dir, flags, Mode::empty())?;
+        let mut unlocked = false;
+        loop {
+            let fresh = random::name(16)?;
+            match rustix::fs::renameat_with(&from, &name, &into, &*fresh, RenameFlags::NOREPLACE) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EXIST) => {}
+                // A directory changes its `..` when it moves, so it must be writable itself (rename(2)).
+                Err(Errno::ACCESS) if !unlocked => {
+                    unlocked = true;
+                    unlock_dir(from.as_fd(), &name).map_err(|errno| match errno {
+                        Errno::NOTDIR | Errno::LOOP => Errno::ACCESS,
+                        other => other,
+                    })?;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Removes what is in the trash until `budget` is used up.
+    ///
+    /// # Errors
+    /// Only when the trash can't be listed; what can't be removed is in the report.
+    pub fn empty(&self, budget: Duration) -> io::Result<EmptyReport> {
+        let deadline = Instant::now().checked_add(budget);
+        let dir = open_dir(CWD, &c_name(self.dir.as_os_str().as_bytes())?)?;
+        let mut names: Vec<OsString> = Vec::new();
+        read_names(dir.as_fd(), |name| {
+            names.push(OsString::from_vec(name.to_bytes().to_vec()));
+            ControlFlow::Continue(())
+        })?;
+        let in_time = || deadline.is_none_or(|deadline| Instant::now() < deadline);
+        let mut report = EmptyReport::default();
+        let mut since = Instant::now();
+        for name in names {
+            let removal = remove_while(dir.as_fd(), &name, &mut || {
+                std::thread::sleep(since.elapsed().min(PAUSE));
+                since = Instant::now();
+                in_time()
+            });
+            match removal {
+                Ok(Removal::Done) => report.removed += 1,
+                Ok(Removal::Stopped) => report.left += 1,
+                Err(error) => {
+                    report.left += 1;
+                    report.stuck.push(error);
+                }
+            }
+        }
+        Ok(report)
+    }
+}
