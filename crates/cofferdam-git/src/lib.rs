@@ -1,1 +1,107 @@
-//! git
+//! The only code that runs git.
+//!
+//! - [`GitCommand`] is the one way to start it: explicit repository, cleared
+//!   environment, hooks off, everything that lands synced.
+//! - [`Repository`] is the person's repository, [`Store`] our own bare one that
+//!   borrows its objects: harvest, merge and layers write there, so the
+//!   person's repository is untouched until something lands.
+//! - [`layer`] checks trees out into the layer store, [`gitdir`] generates a
+//!   context's private `.git`.
+//! - [`harvest`] reads a result out of a context; [`merge`] puts it on a tip.
+//! - [`publish`] moves a branch, [`follow`] lets a checked-out worktree follow,
+//!   [`remote`] pushes.
+//!
+//! The host never runs git with a gitdir, configuration, hook or attribute file
+//! that a context could have written.
+
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod command;
+mod config;
+pub mod follow;
+pub mod gitdir;
+pub mod harvest;
+mod index;
+pub mod layer;
+pub mod merge;
+mod oid;
+pub mod publish;
+pub mod remote;
+mod repo;
+mod store;
+
+pub use command::{GitCommand, RunAs};
+pub use config::PersonConfig;
+pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
+pub use repo::{Discovered, Repository};
+pub use store::Store;
+
+use std::path::PathBuf;
+
+/// Why a step with git failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// git is not there or can't be started.
+    #[error("`git` can't be started")]
+    NotStarted(#[source] std::io::Error),
+    /// git said no.
+    #[error("`git {command}` failed{}: {}", code.map(|code| format!(" with {code}")).unwrap_or_default(), stderr.trim())]
+    Failed {
+        /// The subcommand with its arguments.
+        command: String,
+        /// Its exit code, none when a signal ended it.
+        code: Option<i32>,
+        /// What it printed.
+        stderr: String,
+    },
+    /// git answered in a form not known here.
+    #[error("`git {command}` gave an answer of an unknown form: {answer}")]
+    Unexpected {
+        /// The subcommand.
+        command: String,
+        /// The answer, shortened.
+        answer: String,
+    },
+    /// Not inside a repository.
+    #[error("`{0}` is not inside a git repository")]
+    NotARepository(PathBuf),
+    /// A branch without a commit.
+    #[error("`{0}` has no commit yet")]
+    Unborn(PathBuf),
+    /// A revision that names no commit.
+    #[error("`{0}` is not a commit of this repository")]
+    NoSuchRevision(String),
+    /// A repository or index of a kind that is not supported.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A file of ours or of the repository.
+    #[error("failed to {step} `{path}`")]
+    Io {
+        /// What was being done, as a verb: `write`.
+        step: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A tree reading or removal failed.
+    #[error(transparent)]
+    Walk(#[from] cofferdam_tree::walk::WalkError),
+    /// The layer store.
+    #[error(transparent)]
+    Layer(#[from] cofferdam_tree::layer::LayerError),
+    /// The result can't be taken out of its context as it is.
+    #[error(transparent)]
+    Refused(#[from] harvest::Refusal),
+}
+
+pub(crate) trait IoContext<T> {
+    fn at(self, step: &'static str, path: impl Into<PathBuf>) -> Result<T, GitError>;
+}
+
+impl<T, E: Into<std::io::Error>> IoContext<T> for Result<T, E> {
+    fn at(self, step: &'static str, path: impl Into<PathBuf>) -> Result<T, GitError> {
+        self.map_err(|source| GitError::Io { step, path: path.into(), source: source.into() })
+    }
+}

@@ -14,6 +14,7 @@ use crate::store::BUSY_TIMEOUT;
 /// `PRAGMA user_version` of the ledgers that this program writes.
 pub(crate) const VERSION: i32 = 1;
 
+/// What lists filter by stands before the JSON, which may overflow the page.
 const SCHEMA: &str = "
 CREATE TABLE tasks (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -21,16 +22,15 @@ CREATE TABLE tasks (
     name       TEXT NOT NULL,
     repo       TEXT NOT NULL,
     state      TEXT NOT NULL,
-    spec       TEXT NOT NULL,
-    facts      TEXT NOT NULL,
-    reason     TEXT,
+    settled    INTEGER NOT NULL DEFAULT 0,
     created_ms INTEGER NOT NULL,
     updated_ms INTEGER NOT NULL,
-    settled    INTEGER NOT NULL DEFAULT 0
+    reason     TEXT,
+    spec       TEXT NOT NULL,
+    facts      TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX tasks_name_unsettled ON tasks (name) WHERE settled = 0;
 CREATE INDEX tasks_name ON tasks (name);
-CREATE INDEX tasks_repo ON tasks (repo);
 CREATE INDEX tasks_state ON tasks (state);
 
 CREATE TABLE transitions (

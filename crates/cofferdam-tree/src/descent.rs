@@ -13,6 +13,7 @@ use crate::stat::{Identity, probe_fd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
@@ -59,13 +60,13 @@ pub(crate) fn read_names(
     dir: BorrowedFd<'_>,
     mut each: impl FnMut(&CStr) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
-    let mut broken = false;
-    let mut each = |name: &CStr| {
+    let broken = Cell::new(false);
+    let mut until_break = |name: &CStr| {
         let flow = each(name);
-        broken = flow.is_break();
+        broken.set(flow.is_break());
         flow
     };
-    while read_buffer(dir, &mut each)? && !broken {}
+    while read_buffer(dir, &mut until_break)? && !broken.get() {}
     Ok(())
 }
 

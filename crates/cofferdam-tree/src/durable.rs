@@ -82,7 +82,8 @@ pub fn fsync_dir(path: &Path) -> io::Result<()> {
 /// # Errors
 /// See [`DurableError`].
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DurableError> {
-    let directory = |errno: Errno| DurableError::Directory { path: path.into(), source: errno.into() };
+    let directory =
+        |errno: Errno| DurableError::Directory { path: path.into(), source: errno.into() };
     let name = path.file_name().ok_or_else(|| directory(Errno::ISDIR))?;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -96,10 +97,20 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DurableE
 ///
 /// # Errors
 /// See [`DurableError`].
-pub fn write_atomic_at(dir: BorrowedFd<'_>, name: &OsStr, bytes: &[u8], mode: u32) -> Result<(), DurableError> {
+pub fn write_atomic_at(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    bytes: &[u8],
+    mode: u32,
+) -> Result<(), DurableError> {
     let path = Path::new(name);
-    let dir = rustix::fs::openat(dir, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| DurableError::Directory { path: path.into(), source: errno.into() })?;
+    let dir = rustix::fs::openat(
+        dir,
+        c".",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|errno| DurableError::Directory { path: path.into(), source: errno.into() })?;
     write_in(&dir, name, path, bytes, mode)
 }
 
@@ -107,7 +118,13 @@ fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn write_in(dir: &OwnedFd, name: &OsStr, path: &Path, bytes: &[u8], mode: u32) -> Result<(), DurableError> {
+fn write_in(
+    dir: &OwnedFd,
+    name: &OsStr,
+    path: &Path,
+    bytes: &[u8],
+    mode: u32,
+) -> Result<(), DurableError> {
     let write = |source| DurableError::Write { path: path.into(), source };
     let mut temp = OsString::from(".");
     temp.push(name);

@@ -17,6 +17,7 @@ pub mod delta;
 mod descent;
 pub mod durable;
 pub mod layer;
+pub mod layer_meta;
 pub mod lock;
 pub mod path;
 mod random;
@@ -28,7 +29,8 @@ pub mod walk;
 
 pub use delta::{DeltaError, DeltaWriter};
 pub use durable::{DurableError, fsync_dir, write_atomic, write_atomic_at};
-pub use layer::{LayerDraft, LayerError, LayerId, LayerKind, LayerMeta, LayerStore};
+pub use layer::{LayerDraft, LayerError, LayerStore};
+pub use layer_meta::{LayerId, LayerKind, LayerMeta};
 pub use lock::{Lock, LockError, is_held};
 pub use path::BytePath;
 pub use remove::{RemoveError, remove_tree};

@@ -2,7 +2,10 @@
 //!
 //! A [`Lock`] is `flock(2)` on a file. The kernel releases it when the last
 //! descriptor goes, however the process ends, so there is no stale lock and no
-//! pid to guess about. Descriptors are close-on-exec: a child never keeps it.
+//! pid to guess about. Descriptors are close-on-exec: a child keeps it no longer
+//! than until its exec. Dropping a `Lock` unlocks explicitly, because another
+//! thread's child may be between fork and exec at that moment; only the process
+//! that took it does so, a forked copy just closes.
 //!
 //! After `flock` succeeds, the path is looked up again: had somebody removed or
 //! replaced the file while we waited, we would hold a lock on a file that nobody
@@ -14,6 +17,7 @@
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::Pid;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,6 +66,15 @@ pub enum LockError {
 pub struct Lock {
     fd: OwnedFd,
     path: PathBuf,
+    taken_by: Pid,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if rustix::process::getpid() == self.taken_by {
+            unlock(&self.fd);
+        }
+    }
 }
 
 enum Attempt {
@@ -71,21 +84,18 @@ enum Attempt {
 }
 
 impl Lock {
+    fn new(fd: OwnedFd, path: &Path) -> Self {
+        Self { fd, path: path.to_owned(), taken_by: rustix::process::getpid() }
+    }
+
     /// Takes the lock for this process alone, or returns `None` when it is held.
-    /// Makes the file (mode 0600) when it is missing.
+    /// Makes the file (mode 0600) when it is missing. When it is held by shared
+    /// holders only, the answer takes about 25 ms.
     ///
     /// # Errors
     /// See [`LockError`]; a lock that is held is not an error.
     pub fn try_exclusive(path: &Path) -> Result<Option<Self>, LockError> {
-        // `is_held` and `try_shared` can hold a shared lock for a moment; that is no holder.
-        for _ in 0..PROBE_TRIES {
-            match attempt(path, FlockOperation::NonBlockingLockExclusive)? {
-                Attempt::Held(lock) => return Ok(Some(lock)),
-                Attempt::Busy(fd) if !only_shared(&fd) => return Ok(None),
-                Attempt::Busy(_) => std::thread::sleep(jitter()),
-            }
-        }
-        Ok(None)
+        try_exclusive_with(path, || std::thread::sleep(jitter()))
     }
 
     /// Takes the lock for this process alone, waiting for it. When it has to
@@ -168,7 +178,10 @@ impl Lock {
 pub fn is_held(path: &Path) -> io::Result<bool> {
     let Some(fd) = open_existing(path)? else { return Ok(false) };
     match retry(|| rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared)) {
-        Ok(()) => Ok(false),
+        Ok(()) => {
+            unlock(&fd);
+            Ok(false)
+        }
         Err(Errno::WOULDBLOCK) => Ok(true),
         Err(errno) => Err(errno.into()),
     }
@@ -177,6 +190,24 @@ pub fn is_held(path: &Path) -> io::Result<bool> {
 /// How often `try_exclusive` looks past locks that are only shared.
 const PROBE_TRIES: u32 = 20;
 
+/// `is_held` holds a shared lock for a moment. That is no holder, so a lock that
+/// is only shared is tried again after a pause.
+fn try_exclusive_with(path: &Path, mut pause: impl FnMut()) -> Result<Option<Lock>, LockError> {
+    for _ in 0..PROBE_TRIES {
+        match attempt(path, FlockOperation::NonBlockingLockExclusive)? {
+            Attempt::Held(lock) => return Ok(Some(lock)),
+            Attempt::Busy(fd) => {
+                if !only_shared(&fd) {
+                    return Ok(None);
+                }
+                drop(fd);
+                pause();
+            }
+        }
+    }
+    Ok(None)
+}
+
 fn jitter() -> Duration {
     let mut byte = [0u8];
     let _ = getrandom::fill(&mut byte);
@@ -184,7 +215,16 @@ fn jitter() -> Duration {
 }
 
 fn only_shared(fd: &OwnedFd) -> bool {
-    rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared).is_ok()
+    let shared = rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared).is_ok();
+    if shared {
+        unlock(fd);
+    }
+    shared
+}
+
+fn unlock(fd: &OwnedFd) {
+    // Fails only for a descriptor that is none; closing it then releases all there is.
+    let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
 }
 
 fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
@@ -206,11 +246,7 @@ fn attempt(path: &Path, operation: FlockOperation) -> Result<Attempt, LockError>
         };
         // Also when busy: the file that somebody holds may not be the one at the path any more.
         if is_at(&fd, path)? {
-            return Ok(if busy {
-                Attempt::Busy(fd)
-            } else {
-                Attempt::Held(Lock { fd, path: path.to_owned() })
-            });
+            return Ok(if busy { Attempt::Busy(fd) } else { Attempt::Held(Lock::new(fd, path)) });
         }
     }
 }
@@ -233,7 +269,7 @@ fn wait(
         }
         retry(|| rustix::fs::flock(&fd, blocking)).map_err(|errno| flock_error(path, errno))?;
         if is_at(&fd, path)? {
-            return Ok(Lock { fd, path: path.to_owned() });
+            return Ok(Lock::new(fd, path));
         }
     }
 }
@@ -243,7 +279,8 @@ fn flock_error(path: &Path, errno: Errno) -> LockError {
 }
 
 /// Never waits: a fifo in the lock's place would block a plain open.
-const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const FLAGS: OFlags =
+    OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 fn open(path: &Path) -> Result<OwnedFd, LockError> {
     let flags = FLAGS | OFlags::RDWR | OFlags::CREATE;
@@ -287,4 +324,20 @@ fn read_text(fd: &OwnedFd) -> String {
     let len = retry(|| rustix::io::pread(fd, &mut text[..], 0)).unwrap_or(0);
     text.truncate(len);
     String::from_utf8_lossy(&text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_at_the_lock_is_not_a_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let mut looking = Lock::try_shared(&path).unwrap();
+        assert!(looking.is_some());
+        let got = try_exclusive_with(&path, || drop(looking.take())).unwrap();
+        assert!(got.is_some());
+        assert!(is_held(&path).unwrap());
+    }
 }

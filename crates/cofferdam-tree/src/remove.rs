@@ -142,7 +142,8 @@ impl Remover<'_> {
         else {
             return Ok(Removal::Done);
         };
-        let mut descent = Descent::new(root, Pending::new()).map_err(|errno| self.fail(b"", errno))?;
+        let mut descent =
+            Descent::new(root, Pending::new()).map_err(|errno| self.fail(b"", errno))?;
         loop {
             if !(self.go_on)() {
                 return Ok(Removal::Stopped);
@@ -151,7 +152,8 @@ impl Remover<'_> {
                 let entered = unlink_or_enter(descent.top().0, &sub)
                     .map_err(|errno| self.fail(&descent.path_of(sub.to_bytes()), errno))?;
                 if let Some((fd, identity)) = entered
-                    && let Some(evicted) = descent.push(sub.to_bytes(), fd, identity, Pending::new())
+                    && let Some(evicted) =
+                        descent.push(sub.to_bytes(), fd, identity, Pending::new())
                 {
                     // It is listed anew when it is opened again, so its names need no memory.
                     *evicted = Pending::new();
@@ -204,7 +206,12 @@ impl Remover<'_> {
     }
 
     /// Returns whether the directory is gone; otherwise it has to be listed again.
-    fn rmdir(&mut self, parent: BorrowedFd<'_>, name: &CStr, below: &[u8]) -> Result<bool, RemoveError> {
+    fn rmdir(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &CStr,
+        below: &[u8],
+    ) -> Result<bool, RemoveError> {
         match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
             Err(Errno::NOTEMPTY | Errno::EXIST) if *self.patience > 0 => {

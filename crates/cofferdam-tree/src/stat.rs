@@ -120,12 +120,7 @@ pub(crate) fn probe_fd(fd: impl AsFd) -> Result<Probe, Errno> {
 }
 
 fn probe(fd: impl AsFd, path: &CStr, flags: AtFlags) -> Result<Probe, Errno> {
-    let x = rustix::fs::statx(
-        fd,
-        path,
-        flags | AtFlags::NO_AUTOMOUNT,
-        StatxFlags::BASIC_STATS,
-    )?;
+    let x = rustix::fs::statx(fd, path, flags | AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)?;
     let time = |t: rustix::fs::StatxTimestamp| FileTime { sec: t.tv_sec, nsec: t.tv_nsec };
     Ok(Probe {
         stat: FileStat {

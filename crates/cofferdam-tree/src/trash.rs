@@ -5,11 +5,11 @@
 //! pauses: mass deletion makes a journalled file system slow for whoever creates
 //! files next. Several processes may empty one trash at once.
 
-use crate::descent::{c_name, open_dir, read_names};
+use crate::descent::{c_name, read_names};
 use crate::random;
 use crate::remove::{Removal, RemoveError, remove_while, unlock_dir};
 use rustix::fd::AsFd;
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -97,7 +97,8 @@ impl Trash {
     /// Only when the trash can't be listed; what can't be removed is in the report.
     pub fn empty(&self, budget: Duration) -> io::Result<EmptyReport> {
         let deadline = Instant::now().checked_add(budget);
-        let dir = open_dir(CWD, &c_name(self.dir.as_os_str().as_bytes())?)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&self.dir, flags, Mode::empty())?;
         let mut names: Vec<OsString> = Vec::new();
         read_names(dir.as_fd(), |name| {
             names.push(OsString::from_vec(name.to_bytes().to_vec()));

@@ -1,6 +1,6 @@
 //! What a tree costs on disk, for reports and for the disk limit.
 
-use crate::descent::{Descent, open_dir, read_buffer};
+use crate::descent::{Descent, open_dir, read_names};
 use crate::path::BytePath;
 use crate::stat::probe_at;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -41,7 +41,8 @@ pub fn disk_usage(dir: BorrowedFd<'_>) -> Result<Usage, UsageError> {
     let mut usage = Usage::default();
     let mut seen: HashSet<(u64, u64)> = HashSet::new();
     let root = open_dir(dir, c".").map_err(|errno| fail(b"", errno))?;
-    let mut descent = Descent::<Vec<CString>>::new(root, Vec::new()).map_err(|errno| fail(b"", errno))?;
+    let mut descent =
+        Descent::<Vec<CString>>::new(root, Vec::new()).map_err(|errno| fail(b"", errno))?;
     list(&mut descent, &mut usage, &mut seen).map_err(|errno| fail(b"", errno))?;
     loop {
         let (dir, pending) = descent.top();
@@ -110,6 +111,6 @@ fn list(
         }
         ControlFlow::Continue(())
     };
-    while read_buffer(dir, &mut count)? {}
+    read_names(dir, &mut count)?;
     failed
 }

@@ -341,7 +341,12 @@ impl Walker {
         Ok(())
     }
 
-    fn list(&self, dir: BorrowedFd<'_>, path: &[u8], totals: &mut Totals) -> Result<Pending, WalkError> {
+    fn list(
+        &self,
+        dir: BorrowedFd<'_>,
+        path: &[u8],
+        totals: &mut Totals,
+    ) -> Result<Pending, WalkError> {
         let mut pending = Pending::new();
         let mut over = Ok(());
         read_names(dir, |name| {
@@ -398,8 +403,9 @@ impl Walker {
             }
             FileType::Symlink => {
                 // EINVAL: it is no longer a symlink.
-                let target = rustix::fs::readlinkat(dir, name, Vec::new())
-                    .map_err(|errno| fail(if errno == Errno::INVAL { Errno::STALE } else { errno }))?;
+                let target = rustix::fs::readlinkat(dir, name, Vec::new()).map_err(|errno| {
+                    fail(if errno == Errno::INVAL { Errno::STALE } else { errno })
+                })?;
                 Found::Symlink { target: target.into_bytes() }
             }
             FileType::Fifo => Found::Fifo,

@@ -1,0 +1,662 @@
+//! Letting a checked-out worktree follow its branch.
+//!
+//! A ref that moves under a checked-out worktree without it is a trap: the
+//! person's next `git commit -a` reverts the whole landing. And git's own
+//! two-tree update loses work in three ways on its own: it overwrites ignored
+//! files without a word, reports success when it could not remove something,
+//! and leaves the worktree behind when the index is locked. So, in this order:
+//!
+//! 1. [`Follow::begin`] takes `index.lock` (waiting a little when it is busy)
+//!    and refuses where an operation of the person's is unfinished.
+//! 2. Every path that will change is looked at: a path that is to appear must
+//!    not exist in any form, ignored or not; a directory that is to become a
+//!    file must hold nothing but what goes.
+//! 3. A dry run on a *copy* of the index lets git judge what is tracked: dirty
+//!    where it overlaps is refused, dirty elsewhere is none of our business.
+//! 4. The caller writes the journal, then moves the ref: the commit point.
+//! 5. [`Follow::apply`] does the update on the copy, checks every changed path,
+//!    writes the copy into the lock file and renames it to be the index.
+//!
+//! Until 4 nothing of the person's has changed; dropping a [`Follow`] only
+//! removes the lock. After 4 the only way is forward: [`resume`] goes on after a
+//! crash, path by path: already new, still old, or neither, which is the
+//! person's and stays.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cofferdam_failpoint::hit;
+use cofferdam_tree::{BytePath, fsync_dir};
+
+use crate::layer::{Difference, parse_raw};
+use crate::{CommitId, GitCommand, GitError, IoContext, Repository, RunAs};
+
+const GITLINK: u32 = 0o160_000;
+
+/// Why a worktree can't follow now. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum InTheWay {
+    /// An unfinished merge, rebase, cherry-pick, revert or bisect.
+    #[error("a {what} is in progress in `{worktree}`")]
+    Operation {
+        /// Which.
+        what: &'static str,
+        /// Where.
+        worktree: PathBuf,
+    },
+    /// Somebody holds the index.
+    #[error("`{0}` is held by another git process (or left by one that died)")]
+    IndexLocked(PathBuf),
+    /// Paths of the person's.
+    #[error("{} in `{worktree}`: {}", if paths.len() == 1 { "a path is in the way" } else { "paths are in the way" }, list(paths))]
+    Paths {
+        /// Where.
+        worktree: PathBuf,
+        /// Each with what it is.
+        paths: Vec<String>,
+    },
+    /// git's own judgement in the dry run.
+    #[error("uncommitted changes are in the way in `{worktree}`: {said}")]
+    Dirty {
+        /// Where.
+        worktree: PathBuf,
+        /// What git said.
+        said: String,
+    },
+}
+
+fn list(paths: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let mut text = paths.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if paths.len() > SHOWN {
+        text.push_str(&format!(" and {} more", paths.len() - SHOWN));
+    }
+    text
+}
+
+/// Why following failed.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// The person's work is in the way.
+    #[error(transparent)]
+    InTheWay(#[from] InTheWay),
+    /// After the commit point: some paths are neither old nor new. They were
+    /// left as they are.
+    #[error("the branch has moved, but these paths of `{worktree}` were left alone: {}", list(paths))]
+    LeftAlone {
+        /// Where.
+        worktree: PathBuf,
+        /// Which.
+        paths: Vec<String>,
+    },
+    /// Anything else.
+    #[error(transparent)]
+    Git(#[from] GitError),
+}
+
+/// A worktree of the repository that has a branch checked out.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Worktree {
+    /// Its top directory.
+    pub dir: PathBuf,
+    /// Its git directory.
+    pub git_dir: PathBuf,
+}
+
+/// The worktrees that have `branch` (a full ref name) checked out, or are in the
+/// middle of a rebase or bisect of it.
+///
+/// # Errors
+/// [`GitError`].
+pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, GitError> {
+    let mut found = Vec::new();
+    let linked = repo.common_dir.join("worktrees");
+    let mut git_dirs = vec![repo.common_dir.clone()];
+    if let Ok(entries) = std::fs::read_dir(&linked) {
+        git_dirs.extend(entries.filter_map(Result::ok).map(|entry| entry.path()));
+    }
+    for git_dir in git_dirs {
+        let head = std::fs::read_to_string(git_dir.join("HEAD")).unwrap_or_default();
+        let named = |file: &str| {
+            std::fs::read_to_string(git_dir.join(file)).is_ok_and(|name| {
+                let name = name.trim();
+                name == branch || branch.strip_prefix("refs/heads/") == Some(name)
+            })
+        };
+        let checked_out = head.trim().strip_prefix("ref:").map(str::trim) == Some(branch);
+        if !checked_out
+            && !named("rebase-merge/head-name")
+            && !named("rebase-apply/head-name")
+            && !named("BISECT_START")
+        {
+            continue;
+        }
+        if let Some(dir) = top_of(repo, &git_dir)? {
+            found.push(Worktree { dir, git_dir });
+        }
+    }
+    Ok(found)
+}
+
+/// The top directory that belongs to a git directory; none for a bare repository
+/// and for a linked worktree whose directory is gone.
+fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError> {
+    if git_dir == repo.git_dir {
+        return Ok(repo.worktree.clone());
+    }
+    if git_dir != repo.common_dir {
+        let link = std::fs::read_to_string(git_dir.join("gitdir")).unwrap_or_default();
+        let top = Path::new(link.trim()).parent().map(Path::to_owned);
+        return Ok(top.filter(|top| top.is_dir()));
+    }
+    let done = GitCommand::persons(git_dir, repo.owner.as_ref())
+        .args(["config", "--get", "core.bare"])
+        .finish()?;
+    if String::from_utf8_lossy(&done.stdout).trim() == "true" {
+        return Ok(None);
+    }
+    let done = GitCommand::persons(git_dir, repo.owner.as_ref())
+        .args(["config", "--get", "core.worktree"])
+        .finish()?;
+    let configured = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+    let top = if configured.is_empty() {
+        git_dir.parent().map(Path::to_owned)
+    } else {
+        Some(git_dir.join(configured))
+    };
+    Ok(top.filter(|top| top.is_dir()))
+}
+
+/// A worktree that is about to follow: its index is locked.
+#[derive(Debug)]
+pub struct Follow<'a> {
+    repo: &'a Repository,
+    worktree: Worktree,
+    lock: Option<IndexLock>,
+    old: CommitId,
+    new: CommitId,
+    changes: Vec<Difference>,
+}
+
+impl<'a> Follow<'a> {
+    /// Steps 1 to 3 of the module's opening. Objects of `new` must be in the
+    /// repository already.
+    ///
+    /// # Errors
+    /// [`FollowError::InTheWay`]; nothing has changed then.
+    pub fn begin(
+        repo: &'a Repository,
+        worktree: Worktree,
+        old: &CommitId,
+        new: &CommitId,
+        patience: Duration,
+    ) -> Result<Follow<'a>, FollowError> {
+        no_operation(&worktree)?;
+        let lock = IndexLock::take(&worktree.git_dir, repo.owner.as_ref(), patience)?;
+        let changes = differences(repo, old, new)?;
+        let follow = Follow {
+            repo,
+            worktree,
+            lock: Some(lock),
+            old: old.clone(),
+            new: new.clone(),
+            changes,
+        };
+        follow.look_at_paths()?;
+        follow.copy_index()?;
+        let dry = follow.read_tree(&["-n"])?;
+        if let Err(said) = dry {
+            let worktree = follow.worktree.dir.clone();
+            return Err(InTheWay::Dirty { worktree, said: said.trim().replace('\n', " ") }.into());
+        }
+        Ok(follow)
+    }
+
+    /// What the journal has to know to find our lock again: its device and inode.
+    #[must_use]
+    pub fn lock_identity(&self) -> (u64, u64) {
+        self.lock.as_ref().map_or((0, 0), |lock| lock.identity)
+    }
+
+    /// The worktree.
+    #[must_use]
+    pub fn worktree(&self) -> &Worktree {
+        &self.worktree
+    }
+
+    /// Step 5, after the commit point.
+    ///
+    /// # Errors
+    /// [`FollowError::LeftAlone`] when a path became something else meanwhile.
+    pub fn apply(mut self) -> Result<(), FollowError> {
+        hit("follow:update:before").at("update", &self.worktree.dir)?;
+        // Looked at again: what appeared since the first look is the person's.
+        let clear = match self.look_at_paths() {
+            Ok(()) => self.read_tree(&[])?.is_ok(),
+            Err(FollowError::InTheWay(_)) => false,
+            Err(error) => return Err(error),
+        };
+        if !clear {
+            drop(self.lock.take());
+            return resume(self.repo, self.worktree.clone(), &self.old, &self.new, None);
+        }
+        hit("follow:update:after").at("update", &self.worktree.dir)?;
+        let paths = self.verify()?;
+        self.commit_index()?;
+        if paths.is_empty() {
+            Ok(())
+        } else {
+            Err(FollowError::LeftAlone { worktree: self.worktree.dir.clone(), paths })
+        }
+    }
+
+    fn index_copy(&self) -> PathBuf {
+        self.worktree.git_dir.join("dam-index")
+    }
+
+    fn copy_index(&self) -> Result<(), GitError> {
+        let (index, copy) = (self.worktree.git_dir.join("index"), self.index_copy());
+        match std::fs::copy(&index, &copy) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error).at("copy", index),
+        }
+        if let Some(owner) = &self.repo.owner
+            && copy.exists()
+        {
+            std::os::unix::fs::chown(&copy, Some(owner.uid), Some(owner.gid)).at("hand over", &copy)?;
+        }
+        Ok(())
+    }
+
+    /// The two-tree update on the copied index; the inner error is what git said.
+    fn read_tree(&self, more: &[&str]) -> Result<Result<(), String>, GitError> {
+        let done = self
+            .git()
+            .args(["read-tree", "-m", "-u"])
+            .args(more)
+            .args([self.old.as_str(), self.new.as_str()])
+            .finish()?;
+        Ok(if done.status.success() { Ok(()) } else { Err(done.stderr) })
+    }
+
+    fn git(&self) -> GitCommand {
+        GitCommand::persons(&self.worktree.git_dir, self.repo.owner.as_ref())
+            .work_tree(&self.worktree.dir)
+            .env("GIT_INDEX_FILE", self.index_copy())
+            .setting("core.splitIndex=false")
+    }
+
+    fn place(&self, path: &[u8]) -> PathBuf {
+        self.worktree.dir.join(OsStr::from_bytes(path))
+    }
+
+    /// Step 2.
+    fn look_at_paths(&self) -> Result<(), FollowError> {
+        let goes: std::collections::HashSet<&[u8]> = self
+            .changes
+            .iter()
+            .filter(|change| change.old_mode != 0)
+            .map(|change| change.path.as_slice())
+            .collect();
+        let mut in_the_way = Vec::new();
+        for change in &self.changes {
+            if change.new_mode == 0 {
+                continue;
+            }
+            if let Some(what) = self.obstacle(&change.path, change.old_mode != 0, &goes)? {
+                in_the_way.push(what);
+            }
+        }
+        if in_the_way.is_empty() {
+            return Ok(());
+        }
+        Err(InTheWay::Paths { worktree: self.worktree.dir.clone(), paths: in_the_way }.into())
+    }
+
+    fn obstacle(
+        &self,
+        path: &[u8],
+        tracked: bool,
+        goes: &std::collections::HashSet<&[u8]>,
+    ) -> Result<Option<String>, GitError> {
+        let shown = |path: &[u8], what: &str| format!("`{}` ({what})", BytePath::from(path));
+        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            let parent = &path[..at];
+            match std::fs::symlink_metadata(self.place(parent)) {
+                Ok(meta) if meta.is_dir() => {}
+                Ok(_) if goes.contains(parent) => return Ok(None),
+                Ok(_) => return Ok(Some(shown(parent, "not a directory"))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error).at("look at", self.place(parent)),
+            }
+        }
+        let place = self.place(path);
+        match std::fs::symlink_metadata(&place) {
+            Ok(meta) if meta.is_dir() => {
+                // An empty directory or one whose whole content goes is no loss.
+                let mut kept = None;
+                first_kept(&place, path, goes, &mut kept).at("look into", &place)?;
+                Ok(kept.map(|kept| shown(&kept, "not tracked")))
+            }
+            Ok(_) if tracked => Ok(None),
+            Ok(_) => Ok(Some(shown(path, "not tracked"))),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error).at("look at", place),
+        }
+    }
+
+    /// Paths that are not what they should be now.
+    fn verify(&self) -> Result<Vec<String>, GitError> {
+        let mut wrong = Vec::new();
+        for change in &self.changes {
+            let meta = std::fs::symlink_metadata(self.place(&change.path)).ok();
+            let right = match change.new_mode {
+                0 => meta.is_none_or(|meta| meta.is_dir()),
+                GITLINK => true,
+                mode => meta.is_some_and(|meta| {
+                    let symlink = mode == 0o120_000;
+                    meta.is_symlink() == symlink && !meta.is_dir()
+                }),
+            };
+            if !right {
+                wrong.push(format!("`{}`", BytePath::from(change.path.as_slice())));
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// The copy becomes the index.
+    fn commit_index(&mut self) -> Result<(), FollowError> {
+        let copy = self.index_copy();
+        let Some(lock) = self.lock.take() else { return Ok(()) };
+        lock.replace_index(&copy)?;
+        std::fs::remove_file(&copy).at("remove", &copy)?;
+        Ok(())
+    }
+}
+
+impl Drop for Follow<'_> {
+    fn drop(&mut self) {
+        let copy = self.index_copy();
+        let _ = std::fs::remove_file(&copy);
+        let _ = std::fs::remove_file(copy.with_extension("lock"));
+    }
+}
+
+/// The first thing below `dir` that does not go with the update.
+fn first_kept(
+    dir: &Path,
+    path: &[u8],
+    goes: &std::collections::HashSet<&[u8]>,
+    kept: &mut Option<Vec<u8>>,
+) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let inner = [path, b"/", entry.file_name().as_bytes()].concat();
+        if entry.file_type()?.is_dir() {
+            first_kept(&entry.path(), &inner, goes, kept)?;
+        } else if !goes.contains(inner.as_slice()) {
+            *kept = Some(inner);
+        }
+        if kept.is_some() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn differences(repo: &Repository, old: &CommitId, new: &CommitId) -> Result<Vec<Difference>, GitError> {
+    let done = repo
+        .git()
+        .args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"])
+        .args([old.as_str(), new.as_str()])
+        .finish()?;
+    if !done.status.success() {
+        return Err(done.failed());
+    }
+    parse_raw(&done.stdout).ok_or_else(|| done.unexpected())
+}
+
+fn no_operation(worktree: &Worktree) -> Result<(), InTheWay> {
+    let in_progress = [
+        ("MERGE_HEAD", "merge"),
+        ("rebase-merge", "rebase"),
+        ("rebase-apply", "rebase"),
+        ("CHERRY_PICK_HEAD", "cherry-pick"),
+        ("REVERT_HEAD", "revert"),
+        ("BISECT_START", "bisect"),
+    ];
+    for (file, what) in in_progress {
+        if worktree.git_dir.join(file).symlink_metadata().is_ok() {
+            return Err(InTheWay::Operation { what, worktree: worktree.dir.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Our hold on a worktree's index. Dropping it removes the lock file.
+#[derive(Debug)]
+struct IndexLock {
+    path: PathBuf,
+    identity: (u64, u64),
+    mode: u32,
+    owner: Option<RunAs>,
+    held: bool,
+}
+
+impl IndexLock {
+    fn take(git_dir: &Path, owner: Option<&RunAs>, patience: Duration) -> Result<IndexLock, FollowError> {
+        let path = git_dir.join("index.lock");
+        let deadline = Instant::now() + patience;
+        let mode = std::fs::metadata(git_dir.join("index")).map_or(0o644, |meta| meta.mode() & 0o777);
+        loop {
+            hit("follow:lock:before").at("lock", &path)?;
+            match std::fs::OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(file) => {
+                    let meta = file.metadata().at("look at", &path)?;
+                    let identity = (meta.dev(), meta.ino());
+                    let lock = IndexLock { path, identity, mode, owner: owner.cloned(), held: true };
+                    hit("follow:lock:after").at("lock", &lock.path)?;
+                    return Ok(lock);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    if Instant::now() >= deadline {
+                        return Err(InTheWay::IndexLocked(path).into());
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(error) => return Err(error).at("lock", path)?,
+            }
+        }
+    }
+
+    /// Writes `from` into the lock file and makes that the index.
+    fn replace_index(mut self, from: &Path) -> Result<(), GitError> {
+        let bytes = std::fs::read(from).at("read", from)?;
+        let dir = self.path.parent().expect("in a git directory").to_owned();
+        let write = || -> io::Result<()> {
+            hit("follow:index:write")?;
+            std::fs::write(&self.path, &bytes)?;
+            let file = std::fs::File::open(&self.path)?;
+            file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(self.mode))?;
+            if let Some(owner) = &self.owner {
+                std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;
+            }
+            file.sync_all()?;
+            hit("follow:index:rename")?;
+            std::fs::rename(&self.path, dir.join("index"))?;
+            hit("follow:index:renamed")?;
+            fsync_dir(&dir)
+        };
+        write().at("write", &self.path)?;
+        self.held = false;
+        Ok(())
+    }
+}
+
+impl Drop for IndexLock {
+    fn drop(&mut self) {
+        if self.held {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes what a follow that died left behind: its lock, recognised by device
+/// and inode, and its copy of the index.
+///
+/// # Errors
+/// [`GitError::Io`].
+pub fn clean_up(worktree: &Worktree, lock: (u64, u64)) -> Result<(), GitError> {
+    let path = worktree.git_dir.join("index.lock");
+    match std::fs::symlink_metadata(&path) {
+        Ok(meta) if (meta.dev(), meta.ino()) == lock => {
+            hit("follow:unlock").at("remove", &path)?;
+            std::fs::remove_file(&path).at("remove", &path)?;
+        }
+        _ => {}
+    }
+    for name in ["dam-index", "dam-index.lock"] {
+        let path = worktree.git_dir.join(name);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).at("remove", path),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Goes on after a crash between the ref and the index: the branch is at `new`,
+/// the worktree somewhere between `old` and `new`. `lock` is what the journal
+/// says about the lock that may have been left.
+///
+/// # Errors
+/// [`FollowError::LeftAlone`] names paths that are neither; everything else has
+/// been brought to `new`.
+pub fn resume(
+    repo: &Repository,
+    worktree: Worktree,
+    old: &CommitId,
+    new: &CommitId,
+    lock: Option<(u64, u64)>,
+) -> Result<(), FollowError> {
+    if let Some(lock) = lock {
+        clean_up(&worktree, lock)?;
+    }
+    let patience = Duration::from_secs(5);
+    let lock = IndexLock::take(&worktree.git_dir, repo.owner.as_ref(), patience)?;
+    let changes = differences(repo, old, new)?;
+    let mut follow = Follow {
+        repo,
+        worktree,
+        lock: Some(lock),
+        old: old.clone(),
+        new: new.clone(),
+        changes,
+    };
+    follow.copy_index()?;
+    let mut left_alone = Vec::new();
+    // Deletions first, so that a file can become a directory and the other way.
+    let mut order: Vec<&Difference> = follow.changes.iter().collect();
+    order.sort_by_key(|change| change.new_mode != 0);
+    let mut info = Vec::new();
+    for change in order {
+        match follow.bring_forward(change)? {
+            true => {
+                let line = match change.new_mode {
+                    0 => format!("0 {}\t", repo.format.zero()),
+                    mode => format!("{mode:o} {}\t", change.new),
+                };
+                info.extend(line.into_bytes());
+                info.extend(&change.path);
+                info.push(0);
+            }
+            false => left_alone.push(format!("`{}`", BytePath::from(change.path.as_slice()))),
+        }
+    }
+    // A path that was left alone is still recorded as landed: what the person
+    // has there shows as a change of theirs, and committing it reverts nothing else.
+    follow.git().args(["update-index", "-z", "--index-info"]).input(info).run()?;
+    // Its exit code only says that something of the person's differs.
+    follow.git().args(["update-index", "-q", "--refresh"]).finish()?;
+    follow.commit_index()?;
+    if left_alone.is_empty() {
+        Ok(())
+    } else {
+        Err(FollowError::LeftAlone { worktree: follow.worktree.dir.clone(), paths: left_alone })
+    }
+}
+
+impl Follow<'_> {
+    /// Brings one path from old to new; `false` when it is neither.
+    fn bring_forward(&self, change: &Difference) -> Result<bool, GitError> {
+        let now = self.object_at(&change.path)?;
+        let is = |mode: u32, oid: &crate::Oid| match &now {
+            None => mode == 0,
+            Some((found_mode, found)) => *found_mode == mode && found == oid.as_str(),
+        };
+        if is(change.new_mode, &change.new) {
+            return Ok(true);
+        }
+        if !is(change.old_mode, &change.old) {
+            return Ok(false);
+        }
+        hit("follow:path").at("update", &self.worktree.dir)?;
+        let place = self.place(&change.path);
+        if change.new_mode == 0 {
+            std::fs::remove_file(&place).at("remove", &place)?;
+            let mut dir = place;
+            while dir.pop() && dir != self.worktree.dir && std::fs::remove_dir(&dir).is_ok() {}
+            return Ok(true);
+        }
+        // git writes the file by its own rules, through an index that holds it alone.
+        let index = self.worktree.git_dir.join("dam-index-one");
+        let _ = std::fs::remove_file(&index);
+        let git = || self.git().env("GIT_INDEX_FILE", &index);
+        let mut line = format!("{:o} {}\t", change.new_mode, change.new).into_bytes();
+        line.extend(&change.path);
+        line.push(0);
+        git().args(["update-index", "-z", "--index-info"]).input(line).run()?;
+        let done = git().args(["checkout-index", "--force", "--all"]).finish()?;
+        let _ = std::fs::remove_file(&index);
+        if done.status.success() { Ok(true) } else { Err(done.failed()) }
+    }
+
+    /// Mode and object name of what lies at a path, by git's own conversions.
+    fn object_at(&self, path: &[u8]) -> Result<Option<(u32, String)>, GitError> {
+        let place = self.place(path);
+        let meta = match std::fs::symlink_metadata(&place) {
+            Ok(meta) if meta.is_dir() => return Ok(None),
+            Ok(meta) => meta,
+            Err(_) => return Ok(None),
+        };
+        let (mode, content) = if meta.is_symlink() {
+            let target = std::fs::read_link(&place).at("read", &place)?;
+            (0o120_000, target.into_os_string().into_encoded_bytes())
+        } else {
+            let mode = if meta.mode() & 0o100 != 0 { 0o100_755 } else { 0o100_644 };
+            (mode, std::fs::read(&place).at("read", &place)?)
+        };
+        let git = self.git().args(["hash-object", "--stdin"]);
+        let git = if mode == 0o120_000 {
+            git.args(["--no-filters"])
+        } else {
+            let mut option = b"--path=".to_vec();
+            option.extend(path);
+            git.args([OsStr::from_bytes(&option)])
+        };
+        Ok(Some((mode, git.input(content).oid()?.to_string())))
+    }
+}

@@ -1,0 +1,481 @@
+//! The second half: frames become objects in our store and one commit.
+//!
+//! git's `fast-import` does the editing: it loads the base's trees along the
+//! changed paths and writes what is new as one synced pack. A file that may
+//! need a conversion goes through `hash-object` with the base's attributes; a
+//! file without a carriage return needs none, whatever its attributes say about
+//! line endings.
+
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+use super::frame::Frame;
+use super::{Refusal, names};
+use crate::command::Conversation;
+use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, layer};
+
+/// Larger files are streamed without looking for carriage returns first.
+const LOOK_AT_MOST: u64 = 8 << 20;
+
+/// What a task changed.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct ChangeSet {
+    /// The commit on the base that holds it.
+    pub commit: CommitId,
+    /// Its tree.
+    pub tree: TreeId,
+    /// Changed paths, in order.
+    pub paths: Vec<ChangedPath>,
+    /// What was left out, in words.
+    pub left_out: Vec<String>,
+}
+
+/// One changed path.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ChangedPath {
+    /// `A`dded, `M`odified, `D`eleted, `T`ype changed.
+    pub kind: char,
+    /// The path, lossy where it is not UTF-8.
+    pub path: String,
+}
+
+/// Who made a commit and what it says.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct CommitText {
+    /// Name of author and committer.
+    pub name: String,
+    /// Mail address.
+    pub mail: String,
+    /// The whole message.
+    pub message: String,
+    /// Seconds since 1970.
+    pub when: u64,
+    /// Hours and minutes from UTC, `+0000`.
+    pub zone: String,
+}
+
+impl CommitText {
+    /// Author or committer line of a commit, from the name on.
+    #[must_use]
+    pub fn signature(&self) -> String {
+        let clean = |text: &str| text.replace(['<', '>', '\n', '\0'], "").trim().to_owned();
+        format!("{} <{}> {} {}", clean(&self.name), clean(&self.mail), self.when, self.zone)
+    }
+}
+
+/// Reads the frames of a scan and commits what they say on `base`, as
+/// `refs/dam/<task>` of the store; `None` when nothing changed.
+///
+/// # Errors
+/// [`Refusal`] for what can't land, [`GitError`] otherwise.
+pub fn collect(
+    store: &Store,
+    config: &PersonConfig,
+    base: (&CommitId, &TreeId),
+    attributes_dir: &Path,
+    text: &CommitText,
+    task: &str,
+    frames: impl Read,
+) -> Result<Option<ChangeSet>, GitError> {
+    let mut frames = BufReader::with_capacity(1 << 16, frames);
+    let mut blobs = Blobs {
+        store,
+        config,
+        attributes_dir,
+        base_tree: base.1,
+        converts: store.converts_by_itself(),
+        importer: None,
+        attributes: None,
+    };
+    let mut edits = Vec::new();
+    let mut left_out = Vec::new();
+    loop {
+        let frame = Frame::read(&mut frames)
+            .map_err(|error| Refusal::Helper(format!("its answer is cut off: {error}")))?;
+        match frame {
+            Frame::End => break,
+            Frame::Broken { why } => {
+                return Err(Refusal::Helper(String::from_utf8_lossy(&why).into_owned()).into());
+            }
+            Frame::Refused { path, why } => {
+                return Err(Refusal::path(&path, String::from_utf8_lossy(&why)).into());
+            }
+            Frame::LeftOut { path, what } => left_out.push(format!(
+                "`{}` is {}",
+                cofferdam_tree::BytePath::from(path.as_slice()),
+                String::from_utf8_lossy(&what)
+            )),
+            Frame::Delete { path } | Frame::Clear { path } => edits.push(Edit::Delete(path)),
+            Frame::Symlink { path, target, same } => {
+                if !same && !names::stays_inside(&path, &target) {
+                    let target = cofferdam_tree::BytePath::from(target.as_slice());
+                    let why = format!("is a symlink that points outside of the repository, to `{target}`");
+                    return Err(Refusal::path(&path, why).into());
+                }
+                let blob = blobs.importer()?.blob(&mut target.as_slice(), target.len() as u64)?;
+                edits.push(Edit::Put { path, mode: 0o120_000, blob });
+            }
+            Frame::File { path, executable, size, attributes } => {
+                let mut content = (&mut frames).take(size);
+                let blob = blobs.file(&path, size, attributes, &mut content)?;
+                if content.limit() != 0 {
+                    return Err(Refusal::Helper("a file is cut off".into()).into());
+                }
+                let mode = if executable { 0o100_755 } else { 0o100_644 };
+                edits.push(Edit::Put { path, mode, blob });
+            }
+        }
+    }
+    if edits.is_empty() {
+        return Ok(None);
+    }
+    let reference = format!("refs/dam/{task}");
+    let (commit, tree) = blobs.commit(&reference, base.0, text, &edits)?;
+    if tree == *base.1 {
+        return Ok(None);
+    }
+    let differences = layer::diff(store, base.1, &tree, false)?;
+    let submodules = differences.iter().filter(|difference| difference.old_mode == 0o160_000);
+    for submodule in submodules {
+        let below = [submodule.path.as_slice(), b"/"].concat();
+        if differences.iter().any(|difference| difference.path.starts_with(&below)) {
+            let why = "is a submodule, and changes inside one can't land";
+            return Err(Refusal::path(&submodule.path, why).into());
+        }
+    }
+    let paths = differences
+        .iter()
+        .map(|difference| ChangedPath {
+            kind: match (difference.old_mode, difference.new_mode) {
+                (0, _) => 'A',
+                (_, 0) => 'D',
+                (old, new) if old & 0o170_000 != new & 0o170_000 => 'T',
+                _ => 'M',
+            },
+            path: String::from_utf8_lossy(&difference.path).into_owned(),
+        })
+        .collect();
+    Ok(Some(ChangeSet { commit, tree, paths, left_out }))
+}
+
+enum Edit {
+    Delete(Vec<u8>),
+    Put { path: Vec<u8>, mode: u32, blob: Oid },
+}
+
+struct Blobs<'a> {
+    store: &'a Store,
+    config: &'a PersonConfig,
+    attributes_dir: &'a Path,
+    base_tree: &'a TreeId,
+    converts: bool,
+    importer: Option<Importer>,
+    attributes: Option<AttributeReader>,
+}
+
+impl Blobs<'_> {
+    fn importer(&mut self) -> Result<&mut Importer, GitError> {
+        if self.importer.is_none() {
+            self.importer = Some(Importer::start(self.store)?);
+        }
+        Ok(self.importer.as_mut().expect("just started"))
+    }
+
+    fn file(
+        &mut self,
+        path: &[u8],
+        size: u64,
+        attributes: bool,
+        content: &mut impl Read,
+    ) -> Result<Oid, GitError> {
+        if !attributes && !self.converts {
+            return self.importer()?.blob(content, size);
+        }
+        let of_path = self.attributes(path)?;
+        if let Some(filter) = of_path.filter.filter(|name| self.config.has_filter(name)) {
+            let why = format!("would have to pass through the filter `{filter}`, which runs outside");
+            return Err(Refusal::path(path, why).into());
+        }
+        let line_endings = of_path.text != Text::No && (of_path.text != Text::Unset || self.converts);
+        if !of_path.always && !line_endings {
+            return self.importer()?.blob(content, size);
+        }
+        if size > LOOK_AT_MOST {
+            return self.hash_object(path, content);
+        }
+        let mut bytes = Vec::new();
+        content.read_to_end(&mut bytes).map_err(|error| Refusal::Helper(error.to_string()))?;
+        let has_cr = bytes.contains(&b'\r');
+        let keeps_crlf = has_cr && of_path.text != Text::Yes && self.base_has_crlf(path)?;
+        if of_path.always || (has_cr && !keeps_crlf) {
+            self.hash_object(path, &mut bytes.as_slice())
+        } else {
+            self.importer()?.blob(&mut bytes.as_slice(), bytes.len() as u64)
+        }
+    }
+
+    /// Where git guesses whether a file is text, it leaves one alone that is in
+    /// the repository with CRLF already (`has_crlf_in_index` in convert.c).
+    fn base_has_crlf(&self, path: &[u8]) -> Result<bool, GitError> {
+        let mut spec = self.base_tree.as_str().as_bytes().to_vec();
+        spec.push(b':');
+        spec.extend(path);
+        let spec: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&spec);
+        let done = self.store.git().args(["cat-file", "blob"]).args([spec]).finish()?;
+        Ok(done.status.success() && done.stdout.windows(2).any(|pair| pair == b"\r\n"))
+    }
+
+    fn hash_object(&self, path: &[u8], content: &mut impl Read) -> Result<Oid, GitError> {
+        let mut option = b"--path=".to_vec();
+        option.extend(path);
+        let option: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&option);
+        let git = self.store.git().work_tree(self.attributes_dir);
+        let mut talk = git.args(["hash-object", "-w", "--stdin"]).args([option]).converse()?;
+        let mut stdin = talk.child.stdin.take().expect("piped");
+        let copied = std::io::copy(content, &mut stdin);
+        drop(stdin);
+        let mut answer = String::new();
+        let _ = talk.child.stdout.take().expect("piped").read_to_string(&mut answer);
+        talk.end()?;
+        copied.map_err(|error| Refusal::Helper(error.to_string()))?;
+        Oid::parse(answer.trim())
+            .ok_or_else(|| GitError::Unexpected { command: "hash-object".into(), answer })
+    }
+
+    fn attributes(&mut self, path: &[u8]) -> Result<OfPath, GitError> {
+        if self.attributes.is_none() {
+            self.attributes = Some(AttributeReader::start(self.store, self.attributes_dir)?);
+        }
+        self.attributes.as_mut().expect("just started").of(path)
+    }
+
+    fn commit(
+        mut self,
+        reference: &str,
+        base: &CommitId,
+        text: &CommitText,
+        edits: &[Edit],
+    ) -> Result<(CommitId, TreeId), GitError> {
+        if let Some(attributes) = self.attributes.take() {
+            attributes.talk.end()?;
+        }
+        self.importer()?;
+        self.importer.take().expect("just started").commit(reference, base, text, edits)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Text {
+    Yes,
+    No,
+    Auto,
+    Unset,
+}
+
+struct OfPath {
+    text: Text,
+    /// Must be converted whatever it holds.
+    always: bool,
+    filter: Option<String>,
+}
+
+/// A running `git check-attr`.
+struct AttributeReader {
+    talk: Conversation,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl AttributeReader {
+    const NAMES: [&'static str; 6] = ["text", "crlf", "eol", "ident", "filter", "working-tree-encoding"];
+
+    fn start(store: &Store, dir: &Path) -> Result<AttributeReader, GitError> {
+        let git = store.git().work_tree(dir);
+        let mut talk =
+            git.args(["check-attr", "--stdin", "-z"]).args(AttributeReader::NAMES).converse()?;
+        let out = BufReader::new(talk.child.stdout.take().expect("piped"));
+        Ok(AttributeReader { talk, out })
+    }
+
+    fn of(&mut self, path: &[u8]) -> Result<OfPath, GitError> {
+        let failed = |answer: String| GitError::Unexpected { command: "check-attr".into(), answer };
+        let stdin = self.talk.child.stdin.as_mut().expect("piped");
+        let asked = stdin.write_all(&[path, b"\0"].concat()).and_then(|()| stdin.flush());
+        asked.map_err(|error| failed(error.to_string()))?;
+        let mut of_path = OfPath { text: Text::Unset, always: false, filter: None };
+        for name in AttributeReader::NAMES {
+            let mut fields = [Vec::new(), Vec::new(), Vec::new()];
+            for field in &mut fields {
+                self.out.read_until(0, field).map_err(|error| failed(error.to_string()))?;
+                if field.pop() != Some(0) {
+                    return Err(failed("cut off".into()));
+                }
+            }
+            let value = String::from_utf8_lossy(&fields[2]).into_owned();
+            match (name, value.as_str()) {
+                (_, "unspecified") => {}
+                ("text" | "crlf", "set" | "input") => of_path.text = Text::Yes,
+                ("text" | "crlf", "unset") => of_path.text = Text::No,
+                ("text" | "crlf", "auto") => of_path.text = Text::Auto,
+                ("eol", "lf" | "crlf") if of_path.text == Text::Unset => of_path.text = Text::Yes,
+                ("ident", "set") => of_path.always = true,
+                ("working-tree-encoding", value) if value != "unset" => of_path.always = true,
+                ("filter", value) if value != "unset" && value != "set" => {
+                    of_path.filter = Some(value.to_owned());
+                }
+                _ => {}
+            }
+        }
+        Ok(of_path)
+    }
+}
+
+/// A running `git fast-import`.
+struct Importer {
+    talk: Conversation,
+    input: BufWriter<std::process::ChildStdin>,
+    out: BufReader<std::process::ChildStdout>,
+    marks: u64,
+}
+
+impl Importer {
+    fn start(store: &Store) -> Result<Importer, GitError> {
+        let git = store.git().args(["fast-import", "--quiet", "--done", "--force", "--depth=0"]);
+        let mut talk = git.converse()?;
+        let input = BufWriter::with_capacity(1 << 16, talk.child.stdin.take().expect("piped"));
+        let out = BufReader::new(talk.child.stdout.take().expect("piped"));
+        Ok(Importer { talk, input, out, marks: 0 })
+    }
+
+    /// The error that explains a broken pipe: what git said.
+    fn failed(self_: &mut Importer, error: &std::io::Error) -> GitError {
+        let mut stderr = String::new();
+        if let Some(mut pipe) = self_.talk.child.stderr.take() {
+            let _ = pipe.read_to_string(&mut stderr);
+        }
+        if stderr.is_empty() {
+            stderr = error.to_string();
+        }
+        GitError::Failed { command: "fast-import".into(), code: None, stderr }
+    }
+
+    fn send(&mut self, text: &[u8]) -> Result<(), GitError> {
+        self.input.write_all(text).map_err(|error| Importer::failed(self, &error))
+    }
+
+    fn line(&mut self) -> Result<String, GitError> {
+        let mut line = String::new();
+        let read = self.input.flush().and_then(|()| self.out.read_line(&mut line));
+        match read {
+            Ok(0) => Err(Importer::failed(self, &std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(line.trim_end().to_owned()),
+            Err(error) => Err(Importer::failed(self, &error)),
+        }
+    }
+
+    fn blob(&mut self, content: &mut impl Read, size: u64) -> Result<Oid, GitError> {
+        self.marks += 1;
+        let mark = self.marks;
+        self.send(format!("blob\nmark :{mark}\ndata {size}\n").as_bytes())?;
+        let copied = std::io::copy(&mut content.take(size), &mut self.input)
+            .map_err(|error| Importer::failed(self, &error))?;
+        if copied != size {
+            return Err(Refusal::Helper("a file is cut off".into()).into());
+        }
+        self.send(format!("\nget-mark :{mark}\n").as_bytes())?;
+        let answer = self.line()?;
+        Oid::parse(&answer)
+            .ok_or_else(|| GitError::Unexpected { command: "fast-import".into(), answer })
+    }
+
+    fn commit(
+        mut self,
+        reference: &str,
+        base: &CommitId,
+        text: &CommitText,
+        edits: &[Edit],
+    ) -> Result<(CommitId, TreeId), GitError> {
+        self.marks += 1;
+        let mark = self.marks;
+        let signature = text.signature();
+        let message = text.message.as_bytes();
+        self.send(
+            format!(
+                "commit {reference}\nmark :{mark}\nauthor {signature}\ncommitter {signature}\ndata {}\n",
+                message.len()
+            )
+            .as_bytes(),
+        )?;
+        self.send(message)?;
+        self.send(format!("\nfrom {base}\n").as_bytes())?;
+        for edit in edits {
+            let mut line = Vec::new();
+            match edit {
+                Edit::Delete(path) => {
+                    line.extend(b"D ");
+                    quote(path, &mut line);
+                }
+                Edit::Put { path, mode, blob } => {
+                    line.extend(format!("M {mode:o} {blob} ").into_bytes());
+                    quote(path, &mut line);
+                }
+            }
+            line.push(b'\n');
+            self.send(&line)?;
+        }
+        self.send(format!("\nget-mark :{mark}\n").as_bytes())?;
+        let commit = self.line()?;
+        self.send(format!("ls :{mark} \"\"\n").as_bytes())?;
+        let tree = self.line()?;
+        self.send(b"done\n")?;
+        let unexpected =
+            |answer: &str| GitError::Unexpected { command: "fast-import".into(), answer: answer.into() };
+        if let Err(error) = self.input.flush() {
+            return Err(Importer::failed(&mut self, &error));
+        }
+        drop(self.input);
+        self.talk.end()?;
+        let commit = Oid::parse(&commit).ok_or_else(|| unexpected(&commit))?;
+        let tree = tree
+            .strip_prefix("040000 tree ")
+            .and_then(|rest| Oid::parse(rest.split('\t').next()?))
+            .ok_or_else(|| unexpected(&tree))?;
+        Ok((CommitId(commit), TreeId(tree)))
+    }
+}
+
+/// A path as fast-import reads it, whatever bytes it holds.
+fn quote(path: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for byte in path {
+        match byte {
+            b'"' | b'\\' => out.extend([b'\\', *byte]),
+            b' '..=b'~' => out.push(*byte),
+            other => out.extend(format!("\\{other:03o}").into_bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_byte_by_byte() {
+        let mut out = Vec::new();
+        quote(b"a \"b\"\n\xff\\", &mut out);
+        assert_eq!(out, b"\"a \\\"b\\\"\\012\\377\\\\\"");
+    }
+
+    #[test]
+    fn names_in_signatures_cannot_end_the_line() {
+        let text = CommitText {
+            name: "A <x>\ncommitter Evil".into(),
+            mail: "a@b>".into(),
+            message: String::new(),
+            when: 7,
+            zone: "+0000".into(),
+        };
+        assert_eq!(text.signature(), "A xcommitter Evil <a@b> 7 +0000");
+    }
+}

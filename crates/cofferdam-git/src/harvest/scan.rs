@@ -1,0 +1,250 @@
+//! The first half: what is in the upper directory, in frames.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use cofferdam_tree::walk::{Caps, Entry, Found, Visit, WalkError, Walker};
+use gix_ignore::glob::pattern::Case;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
+
+use super::frame::Frame;
+use super::names;
+
+const IGNORE_FILE: &[u8] = b".gitignore";
+/// As git: a longer ignore file is not read.
+const IGNORE_FILE_MOST: u64 = 100 << 20;
+
+/// What decides about what is taken.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct Rules {
+    /// Patterns from outside of the tree, in the form of an ignore file.
+    pub excludes: Vec<u8>,
+    /// Whether patterns match in any case (`core.ignoreCase`).
+    pub ignore_case: bool,
+    /// Paths that were carried in: never part of the result.
+    pub carried: Vec<Vec<u8>>,
+    /// Most entries in the upper directory.
+    pub most_entries: u64,
+    /// Most bytes in the upper directory.
+    pub most_bytes: u64,
+}
+
+struct Scan<'a, W> {
+    rules: &'a Rules,
+    merged: OwnedFd,
+    lower: OwnedFd,
+    out: W,
+    ignore: gix_ignore::Search,
+    /// Directories whose ignore file is in `ignore`, innermost last.
+    inside: Vec<Vec<u8>>,
+    own_lists: usize,
+}
+
+enum ScanError {
+    Walk(WalkError),
+    Io(io::Error),
+}
+
+impl From<WalkError> for ScanError {
+    fn from(error: WalkError) -> Self {
+        ScanError::Walk(error)
+    }
+}
+
+impl From<io::Error> for ScanError {
+    fn from(error: io::Error) -> Self {
+        ScanError::Io(error)
+    }
+}
+
+/// Walks `upper` and writes what changed as frames. `merged` is the whole view
+/// and `lower` the view without the upper, both read-only.
+///
+/// # Errors
+/// Only of writing the frames; what else goes wrong is a frame itself.
+pub fn scan(
+    upper: OwnedFd,
+    merged: OwnedFd,
+    lower: OwnedFd,
+    rules: &Rules,
+    out: impl Write,
+) -> io::Result<()> {
+    let caps = Caps {
+        entries: rules.most_entries,
+        bytes: rules.most_bytes,
+        ..Caps::default()
+    };
+    let mut ignore = gix_ignore::Search::default();
+    ignore.add_patterns_buffer(&rules.excludes, "exclude", None, parse())?;
+    let mut scan = Scan { rules, merged, lower, out, ignore, inside: Vec::new(), own_lists: 1 };
+    scan.enter(b"")?;
+    let result = Walker::new(upper, caps).walk::<ScanError>(&mut |entry| scan.visit(entry));
+    let last = match result {
+        Ok(_) => Frame::End,
+        Err(ScanError::Walk(error)) => Frame::Broken { why: error.to_string().into_bytes() },
+        Err(ScanError::Io(error)) => return Err(error),
+    };
+    last.write(&mut scan.out)?;
+    scan.out.flush()
+}
+
+fn parse() -> gix_ignore::search::Ignore {
+    gix_ignore::search::Ignore { support_precious: false }
+}
+
+impl<W: Write> Scan<'_, W> {
+    fn visit(&mut self, entry: &Entry<'_>) -> Result<Visit, ScanError> {
+        let path = entry.path;
+        if path == b".git" || self.rules.carried.iter().any(|carried| carried == path) {
+            return Ok(Visit::Skip);
+        }
+        let below = self.type_in_lower(path)?;
+        if matches!(entry.found, Found::Whiteout) {
+            Frame::Delete { path: path.to_vec() }.write(&mut self.out)?;
+            return Ok(Visit::Skip);
+        }
+        let is_dir = matches!(entry.found, Found::Dir { .. });
+        self.leave(path);
+        if below.is_none() && self.is_ignored(path, is_dir) {
+            return Ok(Visit::Skip);
+        }
+        let symlink = matches!(entry.found, Found::Symlink { .. });
+        if let Some(why) = names::forbidden(entry.name, symlink) {
+            self.refuse(path, why)?;
+            return Ok(Visit::Skip);
+        }
+        match &entry.found {
+            Found::Dir { opaque } => {
+                if *opaque || below.is_some_and(|kind| kind != FileType::Directory) {
+                    Frame::Clear { path: path.to_vec() }.write(&mut self.out)?;
+                }
+                self.enter(path)?;
+                return Ok(Visit::Descend);
+            }
+            Found::File { executable, size } | Found::HardLink { executable, size, .. } => {
+                if entry.mode & 0o6000 != 0 {
+                    self.refuse(path, "has the setuid or setgid bit")?;
+                } else {
+                    self.file(entry, *executable, *size)?;
+                }
+            }
+            Found::Symlink { target } => {
+                let same = below == Some(FileType::Symlink)
+                    && rustix::fs::readlinkat(&self.lower, path, Vec::new())
+                        .is_ok_and(|theirs| theirs.as_bytes() == target.as_slice());
+                Frame::Symlink { path: path.to_vec(), target: target.clone(), same }
+                    .write(&mut self.out)?;
+            }
+            Found::Fifo => self.special(path, below, "a fifo")?,
+            Found::Socket => self.special(path, below, "a socket")?,
+            Found::Device { .. } => self.special(path, below, "a device")?,
+            Found::Whiteout => {}
+        }
+        Ok(Visit::Skip)
+    }
+
+    fn refuse(&mut self, path: &[u8], why: &str) -> io::Result<()> {
+        Frame::Refused { path: path.to_vec(), why: why.into() }.write(&mut self.out)
+    }
+
+    /// git does not track these; in place of something tracked they would be a
+    /// silent deletion.
+    fn special(&mut self, path: &[u8], below: Option<FileType>, what: &str) -> io::Result<()> {
+        if below.is_some() {
+            self.refuse(path, &format!("is {what} in place of a tracked file"))
+        } else {
+            Frame::LeftOut { path: path.to_vec(), what: what.into() }.write(&mut self.out)
+        }
+    }
+
+    fn file(&mut self, entry: &Entry<'_>, executable: bool, size: u64) -> Result<(), ScanError> {
+        let attributes = self.base_has_attributes_for(entry.path)?;
+        let file = entry.open_file()?;
+        let path = entry.path.to_vec();
+        Frame::File { path, executable, size, attributes }.write(&mut self.out)?;
+        let copied = io::copy(&mut file.take(size), &mut self.out)?;
+        if copied != size {
+            // The frame's promise can't be kept any more: end the conversation.
+            return Err(io::Error::other("a file became shorter while it was read").into());
+        }
+        Ok(())
+    }
+
+    /// Whether the base has an attributes file on the way to `path`.
+    fn base_has_attributes_for(&self, path: &[u8]) -> io::Result<bool> {
+        let dirs = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at + 1);
+        for end in std::iter::once(0).chain(dirs) {
+            let file = [&path[..end], b".gitattributes"].concat();
+            if self.type_in_lower(&file)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn type_in_lower(&self, path: &[u8]) -> io::Result<Option<FileType>> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&self.lower, path, flags, Mode::empty(), resolve) {
+            Ok(fd) => Ok(Some(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))),
+            Err(
+                rustix::io::Errno::NOENT
+                | rustix::io::Errno::NOTDIR
+                | rustix::io::Errno::LOOP
+                | rustix::io::Errno::XDEV,
+            ) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Forgets ignore files of directories that `path` is not in.
+    fn leave(&mut self, path: &[u8]) {
+        while let Some(dir) = self.inside.last() {
+            let within = path.starts_with(dir) && path.get(dir.len()) == Some(&b'/');
+            if dir.is_empty() || within {
+                break;
+            }
+            self.inside.pop();
+        }
+        self.ignore.patterns.truncate(self.own_lists + self.inside.len());
+    }
+
+    /// Takes in the ignore file of a directory, as the task sees it.
+    fn enter(&mut self, dir: &[u8]) -> io::Result<()> {
+        let mut file = dir.to_vec();
+        if !dir.is_empty() {
+            file.push(b'/');
+        }
+        file.extend(IGNORE_FILE);
+        let bytes = read_plain_file(&self.merged, &file)?;
+        let source = Path::new(std::ffi::OsStr::from_bytes(&file)).to_owned();
+        self.ignore.add_patterns_buffer(&bytes, source, Some(Path::new("")), parse())?;
+        self.inside.push(dir.to_vec());
+        Ok(())
+    }
+
+    fn is_ignored(&self, path: &[u8], is_dir: bool) -> bool {
+        let case = if self.rules.ignore_case { Case::Fold } else { Case::Sensitive };
+        self.ignore
+            .pattern_matching_relative_path(path.into(), Some(is_dir), case)
+            .is_some_and(|hit| !hit.pattern.is_negative())
+    }
+}
+
+/// A regular file's content; nothing when it is missing or anything else (git
+/// does not follow a link there either).
+fn read_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let Ok(fd) = openat2(dir, path, flags, Mode::empty(), resolve) else { return Ok(Vec::new()) };
+    let stat = rustix::fs::fstat(&fd)?;
+    let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if !FileType::from_raw_mode(stat.st_mode).is_file() || size > IGNORE_FILE_MOST {
+        return Ok(Vec::new());
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::from(fd).take(IGNORE_FILE_MOST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,545 @@
+//! Trees of commits in the layer store.
+//!
+//! A *base* layer is a whole tree, checked out once by git. A *delta* layer is
+//! what differs from a base: files, whiteouts, opaque directories. Both carry
+//! the index of their tree below `.git`, with stat data that is valid and never
+//! racy, and beside the tree its attributes files.
+//!
+//! Order of a base layer, and why:
+//!
+//! 1. git checks out into the draft; the index it writes is only a list to us.
+//! 2. Root hands every entry to the task's user: this changes their ctime, so
+//!    it comes before the stat data are read.
+//! 3. Every file gets an mtime two seconds before the checkout began: files of
+//!    the same second as their index are racy, and git would read them again.
+//! 4. The index is written with what lstat says now.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use cofferdam_tree::{LayerDraft, LayerId, LayerKind, LayerMeta, LayerStore};
+use cofferdam_tree::stat::{FileStat, FileTime};
+use cofferdam_tree::walk::{Caps, Visit, WalkError, Walker};
+
+use crate::attributes::{self, AttributesDir};
+use crate::command::Conversation;
+use crate::index::{Index, NewEntry};
+use crate::{GitError, IoContext, Oid, Store, TreeId, gitdir};
+
+/// Beyond this many changed paths a whole checkout is made instead of a delta.
+const MOST_CHANGES: usize = 20_000;
+const AGE: Duration = Duration::from_secs(2);
+const GITLINK: u32 = 0o160_000;
+const SYMLINK: u32 = 0o120_000;
+const TREE: u32 = 0o040_000;
+const EXECUTABLE: u32 = 0o100_755;
+
+/// Where layers of one repository and one task user are made.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerMaker<'a> {
+    /// Our store of the repository.
+    pub store: &'a Store,
+    /// The layer store.
+    pub layers: &'a LayerStore,
+    /// Whom the files are to belong to, when it is not the caller.
+    pub owner: Option<(u32, u32)>,
+}
+
+/// Layers that together show one tree, topmost first.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LayerStack {
+    /// The tree they show.
+    pub tree: TreeId,
+    /// Ids, topmost first.
+    pub ids: Vec<LayerId>,
+    /// Whether it was there already.
+    #[serde(skip)]
+    pub warm: bool,
+}
+
+impl LayerStack {
+    /// Names relative to the layer store, topmost first.
+    #[must_use]
+    pub fn lower(&self) -> Vec<String> {
+        self.ids.iter().map(|id| format!("{id}/tree")).collect()
+    }
+
+    /// The directory with the attributes of the tree.
+    #[must_use]
+    pub fn attributes(&self, layers: &LayerStore) -> PathBuf {
+        attributes::dir_of_layer(&layers.dir().join(self.ids[0].as_str()))
+    }
+}
+
+/// A path that differs between two trees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Mode before; 0 when it was not there.
+    pub old_mode: u32,
+    /// Mode after; 0 when it is not there.
+    pub new_mode: u32,
+    /// Object before.
+    pub old: Oid,
+    /// Object after.
+    pub new: Oid,
+    /// The path.
+    pub path: Vec<u8>,
+}
+
+/// What differs between two trees, renames not looked for. `with_trees` lists
+/// directories as well.
+///
+/// # Errors
+/// [`GitError`], among others when a tree is missing.
+pub fn diff(store: &Store, old: &TreeId, new: &TreeId, with_trees: bool) -> Result<Vec<Difference>, GitError> {
+    let mut git = store.git().args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"]);
+    if with_trees {
+        git = git.args(["-t"]);
+    }
+    let done = git.args([old.as_str(), new.as_str()]).finish()?;
+    if !done.status.success() {
+        return Err(done.failed());
+    }
+    parse_raw(&done.stdout).ok_or_else(|| done.unexpected())
+}
+
+pub(crate) fn parse_raw(out: &[u8]) -> Option<Vec<Difference>> {
+    let mut fields = out.split(|byte| *byte == 0).filter(|field| !field.is_empty());
+    let mut differences = Vec::new();
+    while let Some(meta) = fields.next() {
+        let meta = std::str::from_utf8(meta.strip_prefix(b":")?).ok()?;
+        let mut parts = meta.split(' ');
+        let old_mode = u32::from_str_radix(parts.next()?, 8).ok()?;
+        let new_mode = u32::from_str_radix(parts.next()?, 8).ok()?;
+        let old = Oid::parse(parts.next()?)?;
+        let new = Oid::parse(parts.next()?)?;
+        let path = fields.next()?.to_vec();
+        differences.push(Difference { old_mode, new_mode, old, new, path });
+    }
+    Some(differences)
+}
+
+impl LayerMaker<'_> {
+    fn key(&self, tree: &TreeId) -> String {
+        let store = self.store.dir().file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let owner = self.owner.map_or(rustix::process::geteuid().as_raw(), |(uid, _)| uid);
+        let mut key = format!("{tree}-u{owner}-{store}");
+        let conversions = self.store.conversion_key();
+        if !conversions.is_empty() {
+            key = format!("{key}-{conversions}");
+        }
+        key
+    }
+
+    /// The layers that show `tree`, made when they are missing: as a delta on
+    /// `near` (else on the newest base of this repository) when little differs.
+    /// `progress` is told files done and files in all; `waiting` when somebody
+    /// else is making the same layer.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub fn stack(
+        &self,
+        tree: &TreeId,
+        near: Option<&LayerStack>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<LayerStack, GitError> {
+        let key = self.key(tree);
+        if let Some(stack) = self.existing(&key, tree)? {
+            return Ok(stack);
+        }
+        let _lock = self.layers.lock_key(&key, |_| {})?;
+        if let Some(stack) = self.existing(&key, tree)? {
+            return Ok(stack);
+        }
+        if let Some(stack) = self.delta(&key, tree, near)? {
+            return Ok(stack);
+        }
+        let id = self.layers.build(|draft| self.check_out(draft, &key, tree, progress))?;
+        Ok(LayerStack { tree: tree.clone(), ids: vec![id], warm: false })
+    }
+
+    fn existing(&self, key: &str, tree: &TreeId) -> Result<Option<LayerStack>, GitError> {
+        let Some((id, meta)) = self.layers.find(key)? else { return Ok(None) };
+        let mut ids = vec![id];
+        if let Some(base) = meta.base {
+            if !self.layers.tree(&base).is_dir() {
+                return Ok(None);
+            }
+            ids.push(base);
+        }
+        Ok(Some(LayerStack { tree: tree.clone(), ids, warm: true }))
+    }
+
+    /// The newest whole layer of this repository and user, with its tree.
+    fn newest_base(&self) -> Result<Option<(LayerId, TreeId)>, GitError> {
+        let mut newest: Option<(u64, LayerId, TreeId)> = None;
+        for (id, meta) in self.layers.list()? {
+            if meta.kind != LayerKind::Base {
+                continue;
+            }
+            let Some(tree) = meta.key.split('-').next().and_then(Oid::parse).map(TreeId) else {
+                continue;
+            };
+            if meta.key == self.key(&tree)
+                && newest.as_ref().is_none_or(|(created, ..)| *created < meta.created_ms)
+            {
+                newest = Some((meta.created_ms, id, tree));
+            }
+        }
+        Ok(newest.map(|(_, id, tree)| (id, tree)))
+    }
+
+    fn delta(
+        &self,
+        key: &str,
+        tree: &TreeId,
+        near: Option<&LayerStack>,
+    ) -> Result<Option<LayerStack>, GitError> {
+        let base = match near {
+            Some(stack) if stack.ids.len() == 1 => Some((stack.ids[0].clone(), stack.tree.clone())),
+            _ => self.newest_base()?,
+        };
+        let Some((base, base_tree)) = base else { return Ok(None) };
+        // A base of a history that is gone has no objects left to compare.
+        let Ok(changes) = diff(self.store, &base_tree, tree, true) else { return Ok(None) };
+        if changes.len() > MOST_CHANGES {
+            return Ok(None);
+        }
+        let id = self.layers.build(|draft| self.write_delta(draft, key, &base, &changes))?;
+        Ok(Some(LayerStack { tree: tree.clone(), ids: vec![id, base], warm: false }))
+    }
+
+    fn meta(&self, key: &str, base: Option<LayerId>, files: u64, bytes: u64) -> LayerMeta {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        LayerMeta {
+            version: 1,
+            kind: if base.is_some() { LayerKind::Delta } else { LayerKind::Base },
+            key: key.to_owned(),
+            base,
+            files,
+            bytes,
+            created_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            owner_uid: self.owner.map_or(rustix::process::geteuid().as_raw(), |(uid, _)| uid),
+            boot: None,
+        }
+    }
+
+    fn check_out(
+        &self,
+        draft: &LayerDraft,
+        key: &str,
+        tree: &TreeId,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<LayerMeta, GitError> {
+        let top = draft.tree();
+        let attributes = attributes::dir_of_layer(top.parent().unwrap_or(top));
+        std::fs::create_dir(&attributes).at("make", &attributes)?;
+        let index_file = top.parent().unwrap_or(top).join("index");
+        let old = SystemTime::now() - AGE;
+        let git = self
+            .store
+            .git()
+            .work_tree(top)
+            .env("GIT_INDEX_FILE", &index_file)
+            .env("GIT_PROGRESS_DELAY", "1")
+            .args(["read-tree", "-v", "--reset", "-u", tree.as_str()]);
+        watch_progress(git.converse()?, progress)?;
+        let git_dir = top.join(".git");
+        gitdir::write_skeleton(&git_dir)?;
+        if let Some(owner) = self.owner {
+            give_away(top, owner)?;
+        }
+        let bytes = std::fs::read(&index_file).at("read", &index_file)?;
+        let mut index = Index::parse(bytes, self.store.format)?;
+        let (mut files, mut size) = (0, 0);
+        let mut stats: Vec<(usize, FileStat)> = Vec::new();
+        index.each(|entry| {
+            let path = top.join(std::ffi::OsStr::from_bytes(entry.path));
+            if attributes::is_attributes(entry.path) && entry.mode != SYMLINK {
+                let content = std::fs::read(&path).at("read", &path)?;
+                AttributesDir(&attributes).put(entry.path, &content)?;
+            }
+            if entry.mode != GITLINK {
+                let stat = set_time(&path, old)?;
+                files += 1;
+                size += stat.size;
+                stats.push((entry.at, stat));
+            }
+            Ok::<_, GitError>(())
+        })?;
+        for (at, stat) in &stats {
+            index.set_stat(*at, stat);
+        }
+        self.write_index(&git_dir, &index.into_bytes()?)?;
+        std::fs::remove_file(&index_file).at("remove", &index_file)?;
+        Ok(self.meta(key, None, files, size))
+    }
+
+    fn write_index(&self, git_dir: &Path, bytes: &[u8]) -> Result<(), GitError> {
+        let path = git_dir.join("index");
+        std::fs::write(&path, bytes).at("write", &path)?;
+        if let Some((uid, gid)) = self.owner {
+            std::os::unix::fs::chown(&path, Some(uid), Some(gid)).at("hand over", &path)?;
+        }
+        Ok(())
+    }
+
+    fn write_delta(
+        &self,
+        draft: &LayerDraft,
+        key: &str,
+        base: &LayerId,
+        changes: &[Difference],
+    ) -> Result<LayerMeta, GitError> {
+        let top = draft.tree();
+        let attributes = attributes::dir_of_layer(top.parent().unwrap_or(top));
+        let base_dir = self.layers.dir().join(base.as_str());
+        let attributes_of = AttributesDir(&attributes);
+        attributes_of.copy_from(&attributes::dir_of_layer(&base_dir))?;
+        let is_blob = |mode: u32| mode != 0 && mode != TREE && mode != GITLINK;
+        // The attributes of the new tree decide how its files are written.
+        let mut raw = BlobReader::start(self.store, None)?;
+        for change in changes.iter().filter(|change| attributes::is_attributes(&change.path)) {
+            if is_blob(change.new_mode) && change.new_mode != SYMLINK {
+                attributes_of.put(&change.path, &raw.read(&change.new, &change.path)?)?;
+            } else {
+                attributes_of.remove(&change.path)?;
+            }
+        }
+        let converts = attributes::any(&attributes) || self.store.converts_by_itself();
+        let mut converted =
+            if converts { Some(BlobReader::start(self.store, Some(&attributes))?) } else { None };
+        let mut writer = draft.writer(self.owner).at("open", top)?;
+        let wrote = |error: cofferdam_tree::DeltaError| GitError::Io {
+            step: "write a delta layer in",
+            path: top.into(),
+            source: std::io::Error::other(error),
+        };
+        let old = SystemTime::now() - AGE;
+        let mut index: BTreeMap<Vec<u8>, Option<NewEntry>> = BTreeMap::new();
+        let (mut files, mut bytes) = (0, 0);
+        for change in changes {
+            let path = change.path.as_slice();
+            if change.new_mode == 0 {
+                writer.whiteout(path).map_err(wrote)?;
+            }
+            if change.old_mode != 0 && change.old_mode != TREE && change.new_mode != change.old_mode {
+                index.entry(path.to_vec()).or_insert(None);
+            }
+            let stat = match change.new_mode {
+                0 => continue,
+                TREE if change.old_mode == TREE => continue,
+                TREE => {
+                    writer.opaque_dir(path).map_err(wrote)?;
+                    continue;
+                }
+                GITLINK => {
+                    writer.opaque_dir(path).map_err(wrote)?;
+                    None
+                }
+                SYMLINK => {
+                    let target = raw.read(&change.new, path)?;
+                    Some(writer.put_symlink(path, &target, Some(old)).map_err(wrote)?)
+                }
+                mode => {
+                    let reader = converted.as_mut().unwrap_or(&mut raw);
+                    let content = reader.open(&change.new, path)?;
+                    let done = writer.put_file(path, mode == EXECUTABLE, content, Some(old));
+                    reader.close()?;
+                    Some(done.map_err(wrote)?)
+                }
+            };
+            files += 1;
+            bytes += stat.map_or(0, |stat| stat.size);
+            let entry = NewEntry { mode: change.new_mode, oid: change.new.clone(), stat };
+            index.insert(path.to_vec(), Some(entry));
+        }
+        raw.end()?;
+        if let Some(converted) = converted {
+            converted.end()?;
+        }
+        let base_index = base_dir.join("tree/.git/index");
+        let bytes_of_base = std::fs::read(&base_index).at("read", &base_index)?;
+        let edited = Index::parse(bytes_of_base, self.store.format)?
+            .edited(&index.into_iter().collect::<Vec<_>>())?;
+        let git_dir = top.join(".git");
+        std::fs::create_dir(&git_dir).at("make", &git_dir)?;
+        if let Some((uid, gid)) = self.owner {
+            std::os::unix::fs::chown(&git_dir, Some(uid), Some(gid)).at("hand over", &git_dir)?;
+            std::os::unix::fs::chown(top, Some(uid), Some(gid)).at("hand over", top)?;
+        }
+        self.write_index(&git_dir, &edited)?;
+        Ok(self.meta(key, Some(base.clone()), files, bytes))
+    }
+}
+
+/// Blobs of the store, one after the other, through one process.
+struct BlobReader {
+    talk: Conversation,
+    out: BufReader<std::process::ChildStdout>,
+    filters: bool,
+    left: u64,
+}
+
+impl BlobReader {
+    /// With `attributes`, as a checkout would write them (filter programs aside).
+    fn start(store: &Store, attributes: Option<&Path>) -> Result<BlobReader, GitError> {
+        let mut git = store.git();
+        if let Some(dir) = attributes {
+            git = git.work_tree(dir);
+        }
+        git = git.args(["cat-file", "--batch"]);
+        if attributes.is_some() {
+            git = git.args(["--filters"]);
+        }
+        let mut talk = git.args(["-z"]).converse()?;
+        let out = BufReader::new(talk.child.stdout.take().expect("piped"));
+        Ok(BlobReader { talk, out, filters: attributes.is_some(), left: 0 })
+    }
+
+    fn open(&mut self, oid: &Oid, path: &[u8]) -> Result<impl Read + '_, GitError> {
+        let mut ask = oid.as_str().as_bytes().to_vec();
+        if self.filters {
+            ask.push(b' ');
+            ask.extend(path);
+        }
+        ask.push(0);
+        let unexpected = |answer: String| GitError::Unexpected { command: "cat-file --batch".into(), answer };
+        let stdin = self.talk.child.stdin.as_mut().expect("piped");
+        stdin.write_all(&ask).and_then(|()| stdin.flush()).map_err(|error| unexpected(error.to_string()))?;
+        let mut header = String::new();
+        self.out.read_line(&mut header).map_err(|error| unexpected(error.to_string()))?;
+        let size = header.trim_end().rsplit(' ').next().and_then(|size| size.parse().ok());
+        if !header.contains(" blob ") {
+            return Err(unexpected(header));
+        }
+        self.left = size.ok_or_else(|| unexpected(header))?;
+        Ok(Blob { reader: self })
+    }
+
+    /// Reads what is left of the blob that was opened last.
+    fn close(&mut self) -> Result<(), GitError> {
+        let rest = self.left + 1;
+        self.left = 0;
+        let read = std::io::copy(&mut (&mut self.out).take(rest), &mut std::io::sink());
+        match read {
+            Ok(read) if read == rest => Ok(()),
+            _ => Err(GitError::Unexpected { command: "cat-file --batch".into(), answer: "cut off".into() }),
+        }
+    }
+
+    fn read(&mut self, oid: &Oid, path: &[u8]) -> Result<Vec<u8>, GitError> {
+        let mut bytes = Vec::new();
+        self.open(oid, path)?
+            .read_to_end(&mut bytes)
+            .map_err(|error| GitError::Unexpected { command: "cat-file --batch".into(), answer: error.to_string() })?;
+        self.close()?;
+        Ok(bytes)
+    }
+
+    fn end(self) -> Result<(), GitError> {
+        drop(self.out);
+        self.talk.end()
+    }
+}
+
+struct Blob<'a> {
+    reader: &'a mut BlobReader,
+}
+
+impl Read for Blob<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let left = self.reader.left;
+        let read = (&mut self.reader.out).take(left).read(buffer)?;
+        if read == 0 && left > 0 && !buffer.is_empty() {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        self.reader.left -= read as u64;
+        Ok(read)
+    }
+}
+
+fn watch_progress(mut talk: Conversation, progress: &mut dyn FnMut(u64, u64)) -> Result<(), GitError> {
+    let stderr = talk.child.stderr.take().expect("piped");
+    let mut said = Vec::new();
+    for chunk in BufReader::new(stderr).split(b'\r') {
+        let Ok(chunk) = chunk else { break };
+        match counts(&chunk) {
+            Some((done, all)) => progress(done, all),
+            None => said.extend(chunk),
+        }
+    }
+    let command = talk.command.clone();
+    talk.end().map_err(|error| match error {
+        GitError::Failed { code, .. } => GitError::Failed {
+            command,
+            code,
+            stderr: String::from_utf8_lossy(&said).into_owned(),
+        },
+        other => other,
+    })
+}
+
+/// The numbers of a line like `Updating files:  45% (450/1000)`.
+fn counts(line: &[u8]) -> Option<(u64, u64)> {
+    let text = std::str::from_utf8(line).ok()?;
+    let text = text.strip_prefix("Updating files:")?;
+    let (done, rest) = text.split_once('(')?.1.split_once('/')?;
+    Some((done.parse().ok()?, rest.split_once(')')?.0.parse().ok()?))
+}
+
+fn give_away(top: &Path, (uid, gid): (u32, u32)) -> Result<(), GitError> {
+    use rustix::fs::{AtFlags, Gid, OFlags, Uid, chownat};
+    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(top, flags, rustix::fs::Mode::empty()).at("open", top)?;
+    rustix::fs::fchown(&root, uid, gid).at("hand over", top)?;
+    let caps = Caps { entries: u64::MAX, bytes: u64::MAX, ..Caps::default() };
+    Walker::new(root, caps).walk::<GitError>(&mut |entry| {
+        chownat(entry.dir, entry.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| WalkError::Io { path: entry.path.into(), source: errno.into() })?;
+        Ok(Visit::Descend)
+    })?;
+    Ok(())
+}
+
+/// Sets a file's mtime and gives its stat data after that.
+fn set_time(path: &Path, time: SystemTime) -> Result<FileStat, GitError> {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let stamp = Timespec {
+        tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: since.subsec_nanos().into(),
+    };
+    let times = Timestamps { last_access: stamp, last_modification: stamp };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).at("set the time of", path)?;
+    let meta = std::fs::symlink_metadata(path).at("look at", path)?;
+    let file_time = |sec: i64, nsec: i64| FileTime { sec, nsec: u32::try_from(nsec).unwrap_or(0) };
+    Ok(FileStat {
+        dev: meta.dev(),
+        ino: meta.ino(),
+        mode: meta.mode(),
+        uid: meta.uid(),
+        gid: meta.gid(),
+        size: meta.size(),
+        mtime: file_time(meta.mtime(), meta.mtime_nsec()),
+        ctime: file_time(meta.ctime(), meta.ctime_nsec()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_lines() {
+        assert_eq!(counts(b"Updating files:  45% (450/1000)"), Some((450, 1000)));
+        assert_eq!(counts(b"Updating files: 100% (9/9), done.\n"), Some((9, 9)));
+        assert_eq!(counts(b"fatal: no space"), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! Putting a change set on the tip of a target, in memory.
+//!
+//! `git merge-tree` needs no work tree and no index. The attributes that choose
+//! merge drivers are the target tip's: with those of the change, a
+//! `* merge=union` that a task wrote would turn a conflict into a clean merge.
+
+use std::path::Path;
+
+use crate::attributes::{self, AttributesDir};
+use crate::harvest::CommitText;
+use crate::{CommitId, GitError, Oid, Store, TreeId, layer};
+
+/// What merging gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Merged {
+    /// One tree.
+    Clean(TreeId),
+    /// Both sides changed the same places of these paths.
+    Conflict(Vec<String>),
+}
+
+/// Merges what `change` did since `base` onto `tip`. `scratch` is an existing
+/// directory of ours for the attributes of the tip.
+///
+/// # Errors
+/// [`GitError`]; a conflict is not an error.
+pub fn onto(
+    store: &Store,
+    base: (&CommitId, &TreeId),
+    change: &TreeId,
+    tip: (&CommitId, &TreeId),
+    base_attributes: &Path,
+    scratch: &Path,
+) -> Result<Merged, GitError> {
+    if base.1 == tip.1 {
+        return Ok(Merged::Clean(change.clone()));
+    }
+    let dir = scratch.join("merge-attributes");
+    tip_attributes(store, base.1, tip.1, base_attributes, &dir)?;
+    // Side commits with `base` as their only parent: the merge base is then
+    // exactly that, also after the branch was rewound, and on every git.
+    let ours = bare_commit(store, tip.1, base.0)?;
+    let theirs = bare_commit(store, change, base.0)?;
+    let done = store
+        .git()
+        .work_tree(&dir)
+        .args(["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages"])
+        .args([ours.as_str(), theirs.as_str()])
+        .finish()?;
+    let clean = match done.status.code() {
+        Some(0) => true,
+        Some(1) => false,
+        _ => return Err(done.failed()),
+    };
+    let mut fields = done.stdout.split(|byte| *byte == 0).filter(|field| !field.is_empty());
+    let tree = fields.next().and_then(|field| Oid::parse(std::str::from_utf8(field).ok()?));
+    let Some(tree) = tree else { return Err(done.unexpected()) };
+    if clean {
+        return Ok(Merged::Clean(TreeId(tree)));
+    }
+    let mut paths: Vec<String> =
+        fields.map(|field| String::from_utf8_lossy(field).into_owned()).collect();
+    paths.dedup();
+    Ok(Merged::Conflict(paths))
+}
+
+fn tip_attributes(
+    store: &Store,
+    base: &TreeId,
+    tip: &TreeId,
+    base_attributes: &Path,
+    dir: &Path,
+) -> Result<(), GitError> {
+    let attributes = AttributesDir(dir);
+    attributes.copy_from(base_attributes)?;
+    for difference in layer::diff(store, base, tip, false)? {
+        if !attributes::is_attributes(&difference.path) {
+            continue;
+        }
+        if difference.new_mode & 0o170_000 == 0o100_000 {
+            let blob = store.git().args(["cat-file", "blob", difference.new.as_str()]).run()?;
+            attributes.put(&difference.path, &blob)?;
+        } else {
+            attributes.remove(&difference.path)?;
+        }
+    }
+    Ok(())
+}
+
+fn bare_commit(store: &Store, tree: &TreeId, parent: &CommitId) -> Result<Oid, GitError> {
+    let text = CommitText {
+        name: "dam".into(),
+        mail: "dam@localhost".into(),
+        message: String::new(),
+        when: 0,
+        zone: "+0000".into(),
+    };
+    write_commit(store, tree, &[parent], &text)
+}
+
+/// Writes a commit into the store.
+///
+/// # Errors
+/// [`GitError`].
+pub fn commit(
+    store: &Store,
+    tree: &TreeId,
+    parent: &CommitId,
+    text: &CommitText,
+) -> Result<CommitId, GitError> {
+    write_commit(store, tree, &[parent], text).map(CommitId)
+}
+
+fn write_commit(
+    store: &Store,
+    tree: &TreeId,
+    parents: &[&CommitId],
+    text: &CommitText,
+) -> Result<Oid, GitError> {
+    let signature = text.signature();
+    let mut object = format!("tree {tree}\n");
+    for parent in parents {
+        object.push_str(&format!("parent {parent}\n"));
+    }
+    object.push_str(&format!("author {signature}\ncommitter {signature}\n\n{}", text.message));
+    store.git().args(["hash-object", "-t", "commit", "-w", "--stdin"]).input(object).oid()
+}
+
+/// The tree of a commit.
+///
+/// # Errors
+/// [`GitError`] when the store has no such commit.
+pub fn tree_of(store: &Store, commit: &CommitId) -> Result<TreeId, GitError> {
+    let done = store
+        .git()
+        .args(["rev-parse", "--verify", "--quiet", "--end-of-options"])
+        .args([format!("{commit}^{{tree}}")])
+        .finish()?;
+    let oid = Oid::parse(String::from_utf8_lossy(&done.stdout).trim());
+    match oid {
+        Some(oid) if done.status.success() => Ok(TreeId(oid)),
+        _ => Err(done.failed()),
+    }
+}

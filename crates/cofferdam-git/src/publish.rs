@@ -1,0 +1,166 @@
+//! Moving a branch of the person's repository.
+//!
+//! 1. What is new goes into the repository as one pack: written by `index-pack`
+//!    as the repository's owner, checked (`--fsck-objects`), synced by git, and
+//!    its directory by us. Objects that nothing refers to change nothing.
+//! 2. The ref moves in one transaction that names the old value. This is the
+//!    commit point. git syncs the ref's file; the directories on the way to it
+//!    are ours to sync, before anybody writes that it landed.
+//!
+//! Each system call that changes something stands between two failpoints.
+
+use std::io;
+use std::path::Path;
+
+use cofferdam_failpoint::hit;
+use cofferdam_tree::fsync_dir;
+
+use crate::{CommitId, GitError, IoContext, Oid, Repository, Store};
+
+/// Moves the objects of `commit` that the repository lacks into it.
+///
+/// # Errors
+/// [`GitError`]; the repository has the whole pack or none of it then.
+pub fn move_objects(
+    store: &Store,
+    repo: &Repository,
+    commit: &CommitId,
+    have: &[&CommitId],
+) -> Result<(), GitError> {
+    hit("publish:pack:before").at("write a pack in", &repo.objects)?;
+    let mut wanted = format!("{commit}\n");
+    for known in have {
+        wanted.push_str(&format!("^{known}\n"));
+    }
+    let pack = store
+        .git()
+        .args(["pack-objects", "--stdout", "--revs", "--quiet", "--delta-base-offset"])
+        .input(wanted)
+        .run()?;
+    repo.git()
+        .setting("pack.writeReverseIndex=false")
+        .args(["index-pack", "--stdin", "--fsck-objects"])
+        .input(pack)
+        .run()?;
+    hit("publish:pack:written").at("write a pack in", &repo.objects)?;
+    let dir = repo.objects.join("pack");
+    fsync_dir(&dir).at("sync", &dir)?;
+    fsync_dir(&repo.objects).at("sync", &repo.objects)?;
+    hit("publish:pack:after").at("write a pack in", &repo.objects)
+}
+
+/// Why a ref did not move.
+#[derive(Debug, thiserror::Error)]
+pub enum RefError {
+    /// Somebody else moved it first.
+    #[error("`{name}` is no longer at {expected}")]
+    Moved {
+        /// The ref.
+        name: String,
+        /// Where it was expected.
+        expected: String,
+    },
+    /// Anything else.
+    #[error(transparent)]
+    Git(#[from] GitError),
+}
+
+/// Moves `name` from `old` (`None`: it must not exist) to `new` (`None`: it is
+/// deleted), durably.
+///
+/// # Errors
+/// [`RefError::Moved`] when it is not at `old`; nothing has changed then.
+pub fn move_ref(
+    repo: &Repository,
+    name: &str,
+    old: Option<&Oid>,
+    new: Option<&Oid>,
+    reason: &str,
+) -> Result<(), RefError> {
+    let zero = repo.format.zero();
+    let line = match new {
+        Some(new) => format!("update {name}\0{new}\0{}\0", old.unwrap_or(&zero)),
+        None => format!("delete {name}\0{}\0", old.unwrap_or(&zero)),
+    };
+    let done = repo
+        .git()
+        .args(["update-ref", "--stdin", "-z", "--create-reflog", "-m", reason])
+        .input(line)
+        .finish()?;
+    if !done.status.success() {
+        let now = repo.resolve(name)?;
+        if now.as_ref().map(|commit| &commit.0) != old {
+            let expected = old.map_or("absent".into(), |old| old.short().to_owned());
+            return Err(RefError::Moved { name: name.to_owned(), expected });
+        }
+        return Err(done.failed().into());
+    }
+    sync_ref(&repo.common_dir, name).at("sync the refs in", &repo.common_dir)?;
+    Ok(())
+}
+
+/// Syncs the directories in which a ref can have changed.
+fn sync_ref(common_dir: &Path, name: &str) -> io::Result<()> {
+    let mut dir = common_dir.join(name);
+    while dir.pop() && dir.starts_with(common_dir) {
+        match fsync_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+    }
+    match fsync_dir(&common_dir.join("reftable")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The ref that pins the base of a task while its context exists.
+#[must_use]
+pub fn keep_ref(task: &str) -> String {
+    format!("refs/dam/keep/{task}")
+}
+
+/// Sets or (`None`) removes a task's pin. Not synced: it only has to outlive us,
+/// and a base that is lost in a power cut takes a context with it that is
+/// worthless then anyway.
+///
+/// # Errors
+/// [`GitError`].
+pub fn pin(repo: &Repository, task: &str, commit: Option<&CommitId>) -> Result<(), GitError> {
+    let name = keep_ref(task);
+    let line = match commit {
+        Some(commit) => format!("update {name}\0{commit}\0\0"),
+        None => format!("delete {name}\0\0"),
+    };
+    repo.git()
+        .setting("core.fsync=none")
+        .setting("core.logAllRefUpdates=false")
+        .args(["update-ref", "--stdin", "-z"])
+        .input(line)
+        .run()?;
+    if commit.is_none() {
+        for dir in ["refs/dam/keep", "refs/dam"] {
+            // Only an empty one goes.
+            let _ = std::fs::remove_dir(repo.common_dir.join(dir));
+        }
+    }
+    Ok(())
+}
+
+/// Whether `ancestor` is part of the history of `commit`.
+///
+/// # Errors
+/// [`GitError`].
+pub fn is_ancestor(repo: &Repository, ancestor: &CommitId, commit: &CommitId) -> Result<bool, GitError> {
+    let done =
+        repo.git().args(["merge-base", "--is-ancestor", ancestor.as_str(), commit.as_str()]).finish()?;
+    match done.status.code() {
+        Some(0) => Ok(true),
+        Some(1) => Ok(false),
+        // The commit never arrived here.
+        _ if !repo.git().args(["cat-file", "-e", ancestor.as_str()]).finish()?.status.success() => {
+            Ok(false)
+        }
+        _ => Err(done.failed()),
+    }
+}

@@ -1,0 +1,192 @@
+//! The person's repository.
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::{CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, RunAs, TreeId};
+
+/// A repository of the person's, found from a directory inside it.
+#[derive(Debug, Clone)]
+pub struct Repository {
+    /// Top directory of the worktree; none for a bare repository.
+    pub worktree: Option<PathBuf>,
+    /// This worktree's git directory.
+    pub git_dir: PathBuf,
+    /// The git directory that all worktrees share.
+    pub common_dir: PathBuf,
+    /// Where the objects are.
+    pub objects: PathBuf,
+    /// Hash function.
+    pub format: ObjectFormat,
+    /// As whom git works on it, when root started us and does not own it.
+    pub owner: Option<RunAs>,
+}
+
+/// What one look at a repository gives.
+#[derive(Debug, Clone)]
+pub struct Discovered {
+    /// The repository.
+    pub repo: Repository,
+    /// The branch that is checked out, as a full ref name; none when detached.
+    pub branch: Option<String>,
+    /// The commit that was asked for.
+    pub commit: CommitId,
+    /// Its tree.
+    pub tree: TreeId,
+}
+
+impl Repository {
+    /// Finds the repository that `dir` is in and the commit `base` in it
+    /// (`HEAD` when none is given): one call of git.
+    ///
+    /// # Errors
+    /// [`GitError::NotARepository`], [`GitError::Unborn`],
+    /// [`GitError::NoSuchRevision`].
+    pub fn discover(dir: &Path, base: Option<&str>) -> Result<Discovered, GitError> {
+        let owner = RunAs::owner_of(dir).at("look at", dir)?;
+        let revision = base.unwrap_or("HEAD");
+        if revision.starts_with('-') {
+            return Err(GitError::NoSuchRevision(revision.to_owned()));
+        }
+        let asked = GitCommand::discovering(owner.as_ref())
+            .current_dir(dir)
+            .args(["rev-parse", "--path-format=absolute", "--is-bare-repository"])
+            .args(["--git-dir", "--git-common-dir", "--git-path", "objects"])
+            .args(["--show-object-format"]);
+        let done = asked
+            .args([format!("{revision}^{{commit}}"), format!("{revision}^{{tree}}")])
+            .args(["--symbolic-full-name", "HEAD", "--show-toplevel"])
+            .finish()?;
+        let text = String::from_utf8(done.stdout.clone())
+            .map_err(|_| GitError::Unsupported("the repository's path is not UTF-8".into()))?;
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.len() < 5 {
+            let missing = done.stderr.contains("not a git repository");
+            return Err(if missing { GitError::NotARepository(dir.into()) } else { done.failed() });
+        }
+        let bare = lines[0] == "true";
+        if lines.len() < 8 {
+            // rev-parse echoes a word that it does not understand, then complains.
+            return Err(match base {
+                None if lines[5..].iter().all(|line| line.starts_with("HEAD")) => {
+                    GitError::Unborn(dir.into())
+                }
+                Some(base) => GitError::NoSuchRevision(base.to_owned()),
+                None => done.failed(),
+            });
+        }
+        let oid = |line: &str| Oid::parse(line);
+        let (Some(commit), Some(tree)) = (oid(lines[5]), oid(lines[6])) else {
+            return Err(match base {
+                None => GitError::Unborn(dir.into()),
+                Some(base) => GitError::NoSuchRevision(base.to_owned()),
+            });
+        };
+        let format = match lines[4] {
+            "sha1" => ObjectFormat::Sha1,
+            "sha256" => ObjectFormat::Sha256,
+            other => {
+                return Err(GitError::Unsupported(format!("object format `{other}` is not known")));
+            }
+        };
+        let worktree = match (bare, lines.get(8)) {
+            (false, Some(top)) => Some(PathBuf::from(top)),
+            _ => None,
+        };
+        let repo = Repository {
+            worktree,
+            git_dir: lines[1].into(),
+            common_dir: lines[2].into(),
+            objects: lines[3].into(),
+            format,
+            owner,
+        };
+        let branch = lines[7].starts_with("refs/heads/").then(|| lines[7].to_owned());
+        Ok(Discovered { repo, branch, commit: CommitId(commit), tree: TreeId(tree) })
+    }
+
+    /// A call of git on this repository, with the person's configuration.
+    #[must_use]
+    pub fn git(&self) -> GitCommand {
+        let git = GitCommand::persons(&self.git_dir, self.owner.as_ref());
+        match &self.worktree {
+            Some(worktree) => git.work_tree(worktree),
+            None => git,
+        }
+    }
+
+    /// A short name for this repository that is the same from each of its
+    /// worktrees: readable part and hash of its path.
+    #[must_use]
+    pub fn key(&self) -> String {
+        use std::fmt::Write;
+        use std::os::unix::ffi::OsStrExt;
+        let hash = Sha256::digest(self.common_dir.as_os_str().as_bytes());
+        let named = if self.common_dir.ends_with(".git") {
+            self.common_dir.parent().unwrap_or(&self.common_dir)
+        } else {
+            &self.common_dir
+        };
+        let mut key: String = named
+            .file_name()
+            .map(|name| name.to_string_lossy().to_lowercase())
+            .unwrap_or_default()
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(24)
+            .collect();
+        key.push('-');
+        for byte in &hash[..6] {
+            let _ = write!(key, "{byte:02x}");
+        }
+        key
+    }
+
+    /// What a ref points at; none when it does not exist.
+    ///
+    /// # Errors
+    /// [`GitError`] when git can't say.
+    pub fn resolve(&self, name: &str) -> Result<Option<CommitId>, GitError> {
+        let done = self
+            .git()
+            .args(["rev-parse", "--verify", "--quiet", "--end-of-options"])
+            .args([format!("{name}^{{commit}}")])
+            .finish()?;
+        if !done.status.success() {
+            return if done.stderr.trim().is_empty() { Ok(None) } else { Err(done.failed()) };
+        }
+        let text = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+        match Oid::parse(&text) {
+            Some(oid) => Ok(Some(CommitId(oid))),
+            None => Err(done.unexpected()),
+        }
+    }
+
+    /// Directories of objects that this repository borrows, itself first.
+    ///
+    /// # Errors
+    /// When an alternates file can't be read.
+    pub fn object_dirs(&self) -> Result<Vec<PathBuf>, GitError> {
+        const MOST: usize = 32;
+        let mut dirs = vec![self.objects.clone()];
+        let mut at = 0;
+        while let Some(dir) = dirs.get(at).cloned() {
+            at += 1;
+            let file = dir.join("info/alternates");
+            let text = match std::fs::read_to_string(&file) {
+                Ok(text) => text,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error).at("read", &file),
+            };
+            for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+                let path = dir.join(line);
+                let path = std::fs::canonicalize(&path).unwrap_or(path);
+                if !dirs.contains(&path) && path.is_dir() && dirs.len() < MOST {
+                    dirs.push(path);
+                }
+            }
+        }
+        Ok(dirs)
+    }
+}

@@ -1,0 +1,139 @@
+//! Our own bare repository beside each of the person's.
+//!
+//! It borrows the person's objects and has a configuration of its own, written
+//! here and nowhere else. Everything that is not yet landed is written there.
+
+use std::path::{Path, PathBuf};
+
+use cofferdam_tree::durable::write_atomic;
+
+use crate::{GitCommand, GitError, IoContext, ObjectFormat, PersonConfig, Repository};
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct Store {
+    dir: PathBuf,
+    /// Hash function, the person's repository's.
+    pub format: ObjectFormat,
+    conversions: Vec<String>,
+    attributes_file: Option<PathBuf>,
+}
+
+impl Store {
+    /// Opens the store of `repo` below `stores`, made when it is missing.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub fn open(stores: &Path, repo: &Repository, config: &PersonConfig) -> Result<Store, GitError> {
+        let dir = stores.join(format!("{}.git", repo.key()));
+        if !dir.is_dir() {
+            create(&dir, repo)?;
+        }
+        let store = Store {
+            dir,
+            format: repo.format,
+            conversions: config.conversion_settings(),
+            attributes_file: config
+                .file("core.attributesfile", "attributes")
+                .filter(|file| file.is_file()),
+        };
+        for name in ["shallow", "info/attributes"] {
+            mirror(&repo.common_dir.join(name), &store.dir.join(name))?;
+        }
+        Ok(store)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A call of git on it, with the person's rules for line endings.
+    #[must_use]
+    pub fn git(&self) -> GitCommand {
+        let mut git = GitCommand::ours(&self.dir);
+        for setting in &self.conversions {
+            git = git.setting(setting);
+        }
+        if let Some(file) = &self.attributes_file {
+            let mut setting = std::ffi::OsString::from("core.attributesFile=");
+            setting.push(file);
+            git = git.setting(setting);
+        }
+        git
+    }
+
+    /// Whether attributes outside of the tree or settings can change what a file becomes.
+    #[must_use]
+    pub fn converts_by_itself(&self) -> bool {
+        !self.conversions.is_empty()
+            || self.attributes_file.is_some()
+            || self.dir.join("info/attributes").is_file()
+    }
+
+    /// What of the person's settings a checked-out tree depends on, as a word.
+    #[must_use]
+    pub fn conversion_key(&self) -> String {
+        let key = self.conversions.join("-").replace("core.", "").replace(['=', '.'], "");
+        key.to_ascii_lowercase()
+    }
+
+    /// Whether objects can be read in the store alone or borrowed.
+    ///
+    /// # Errors
+    /// [`GitError`] when git can't say.
+    pub fn has(&self, object: &str) -> Result<bool, GitError> {
+        Ok(self.git().args(["cat-file", "-e", object]).finish()?.status.success())
+    }
+}
+
+fn create(dir: &Path, repo: &Repository) -> Result<(), GitError> {
+    let parent = dir.parent().expect("a store has a parent");
+    let draft = parent.join(format!(".tmp-{}-{}", std::process::id(), repo.key()));
+    for sub in ["objects/info", "objects/pack", "refs/heads", "info"] {
+        let path = draft.join(sub);
+        std::fs::create_dir_all(&path).at("make", &path)?;
+    }
+    let extension = match repo.format {
+        ObjectFormat::Sha1 => ("0", String::new()),
+        other => ("1", format!("[extensions]\n\tobjectFormat = {}\n", other.as_str())),
+    };
+    let config = format!(
+        "[core]\n\trepositoryformatversion = {}\n\tbare = true\n\tlogAllRefUpdates = false\n{}\
+         [index]\n\tversion = 2\n[checkout]\n\tworkers = 0\n[fastimport]\n\tunpackLimit = 1\n\
+         [pack]\n\twriteReverseIndex = false\n[core]\n\tbigFileThreshold = 8m\n",
+        extension.0, extension.1
+    );
+    let mut alternates = repo.objects.as_os_str().to_owned();
+    alternates.push("\n");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = draft.join(name);
+        std::fs::write(&path, bytes).at("write", &path)
+    };
+    write("HEAD", b"ref: refs/heads/none\n")?;
+    write("config", config.as_bytes())?;
+    write("objects/info/alternates", std::os::unix::ffi::OsStrExt::as_bytes(alternates.as_os_str()))?;
+    match std::fs::rename(&draft, dir) {
+        Ok(()) => Ok(()),
+        // Somebody else made it meanwhile: theirs is as good.
+        Err(_) if dir.is_dir() => std::fs::remove_dir_all(&draft).at("remove", &draft),
+        Err(error) => Err(error).at("make", dir),
+    }
+}
+
+/// Keeps a copy of a small file of the repository up to date.
+fn mirror(from: &Path, to: &Path) -> Result<(), GitError> {
+    let wanted = match std::fs::read(from) {
+        Ok(bytes) => Some(bytes),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error).at("read", from),
+    };
+    match (wanted, std::fs::read(to).ok()) {
+        (None, Some(_)) => std::fs::remove_file(to).at("remove", to),
+        (Some(wanted), current) if current.as_ref() != Some(&wanted) => {
+            write_atomic(to, &wanted, 0o644).map_err(std::io::Error::other).at("write", to)
+        }
+        _ => Ok(()),
+    }
+}
