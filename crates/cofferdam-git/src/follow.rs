@@ -6,14 +6,17 @@
 //! files without a word, reports success when it could not remove something,
 //! and leaves the worktree behind when the index is locked. So, in this order:
 //!
-//! 1. [`Follow::begin`] takes `index.lock` (waiting a little when it is busy)
-//!    and refuses where an operation of the person's is unfinished.
+//! 0. [`LockDraft`] makes the lock file under another name; the caller writes its
+//!    identity into the journal. A lock that a crash leaves behind is then known
+//!    to be ours, whenever the crash came.
+//! 1. [`Follow::begin`] renames it to `index.lock` (waiting a little when that is
+//!    taken) and refuses where an operation of the person's is unfinished.
 //! 2. Every path that will change is looked at: a path that is to appear must
 //!    not exist in any form, ignored or not; a directory that is to become a
 //!    file must hold nothing but what goes.
 //! 3. A dry run on a *copy* of the index lets git judge what is tracked: dirty
 //!    where it overlaps is refused, dirty elsewhere is none of our business.
-//! 4. The caller writes the journal, then moves the ref: the commit point.
+//! 4. The caller moves the ref: the commit point.
 //! 5. [`Follow::apply`] does the update on the copy, checks every changed path,
 //!    writes the copy into the lock file and renames it to be the index.
 //!
@@ -190,13 +193,14 @@ impl<'a> Follow<'a> {
     /// [`FollowError::InTheWay`]; nothing has changed then.
     pub fn begin(
         repo: &'a Repository,
-        worktree: Worktree,
+        draft: LockDraft,
         old: &CommitId,
         new: &CommitId,
         patience: Duration,
     ) -> Result<Follow<'a>, FollowError> {
-        no_operation(&worktree)?;
-        let lock = IndexLock::take(&worktree.git_dir, repo.owner.as_ref(), patience)?;
+        no_operation(&draft.worktree)?;
+        let worktree = draft.worktree.clone();
+        let lock = draft.take(patience)?;
         let changes = differences(repo, old, new)?;
         let follow = Follow {
             repo,
@@ -208,24 +212,11 @@ impl<'a> Follow<'a> {
         };
         follow.look_at_paths()?;
         follow.copy_index()?;
-        let dry = follow.read_tree(&["-n"])?;
-        if let Err(said) = dry {
+        if let Err(said) = follow.read_tree(&["-n"])? {
             let worktree = follow.worktree.dir.clone();
             return Err(InTheWay::Dirty { worktree, said: said.trim().replace('\n', " ") }.into());
         }
         Ok(follow)
-    }
-
-    /// What the journal has to know to find our lock again: its device and inode.
-    #[must_use]
-    pub fn lock_identity(&self) -> (u64, u64) {
-        self.lock.as_ref().map_or((0, 0), |lock| lock.identity)
-    }
-
-    /// The worktree.
-    #[must_use]
-    pub fn worktree(&self) -> &Worktree {
-        &self.worktree
     }
 
     /// Step 5, after the commit point.
@@ -241,8 +232,7 @@ impl<'a> Follow<'a> {
             Err(error) => return Err(error),
         };
         if !clear {
-            drop(self.lock.take());
-            return resume(self.repo, self.worktree.clone(), &self.old, &self.new, None);
+            return self.path_by_path();
         }
         hit("follow:update:after").at("update", &self.worktree.dir)?;
         let paths = self.verify()?;
@@ -446,6 +436,79 @@ fn no_operation(worktree: &Worktree) -> Result<(), InTheWay> {
     Ok(())
 }
 
+/// A lock file under another name, with an identity that a journal can hold.
+/// Dropping it removes the file.
+#[derive(Debug)]
+pub struct LockDraft {
+    worktree: Worktree,
+    lock: IndexLock,
+}
+
+/// What a journal says about the lock of one worktree.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LockRecord {
+    /// The worktree.
+    pub worktree: Worktree,
+    /// The lock file's name before it was taken.
+    pub draft: PathBuf,
+    /// Device and inode of the lock file.
+    pub identity: (u64, u64),
+}
+
+impl LockDraft {
+    /// Makes the file `dam-lock-NAME` in the worktree's git directory.
+    ///
+    /// # Errors
+    /// [`GitError::Io`].
+    pub fn new(repo: &Repository, worktree: Worktree, name: &str) -> Result<LockDraft, GitError> {
+        let path = worktree.git_dir.join(format!("dam-lock-{name}"));
+        let index = worktree.git_dir.join("index");
+        hit("follow:draft:before").at("make", &path)?;
+        let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&path);
+        let meta = file.at("make", &path)?.metadata().at("look at", &path)?;
+        hit("follow:draft:after").at("make", &path)?;
+        let lock = IndexLock {
+            path,
+            identity: (meta.dev(), meta.ino()),
+            mode: std::fs::metadata(index).map_or(0o644, |meta| meta.mode() & 0o777),
+            owner: repo.owner.clone(),
+            held: true,
+        };
+        Ok(LockDraft { worktree, lock })
+    }
+
+    /// What has to be in the journal before the lock is taken.
+    #[must_use]
+    pub fn record(&self) -> LockRecord {
+        LockRecord {
+            worktree: self.worktree.clone(),
+            draft: self.lock.path.clone(),
+            identity: self.lock.identity,
+        }
+    }
+
+    fn take(mut self, patience: Duration) -> Result<IndexLock, FollowError> {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let path = self.worktree.git_dir.join("index.lock");
+        let deadline = Instant::now() + patience;
+        loop {
+            hit("follow:lock:before").at("lock", &path)?;
+            match renameat_with(CWD, &self.lock.path, CWD, &path, RenameFlags::NOREPLACE) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::EXIST) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(rustix::io::Errno::EXIST) => return Err(InTheWay::IndexLocked(path).into()),
+                Err(error) => return Err(error).at("lock", path)?,
+            }
+        }
+        self.lock.path = path;
+        hit("follow:lock:after").at("lock", &self.lock.path)?;
+        Ok(self.lock)
+    }
+}
+
 /// Our hold on a worktree's index. Dropping it removes the lock file.
 #[derive(Debug)]
 struct IndexLock {
@@ -457,31 +520,6 @@ struct IndexLock {
 }
 
 impl IndexLock {
-    fn take(git_dir: &Path, owner: Option<&RunAs>, patience: Duration) -> Result<IndexLock, FollowError> {
-        let path = git_dir.join("index.lock");
-        let deadline = Instant::now() + patience;
-        let mode = std::fs::metadata(git_dir.join("index")).map_or(0o644, |meta| meta.mode() & 0o777);
-        loop {
-            hit("follow:lock:before").at("lock", &path)?;
-            match std::fs::OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(file) => {
-                    let meta = file.metadata().at("look at", &path)?;
-                    let identity = (meta.dev(), meta.ino());
-                    let lock = IndexLock { path, identity, mode, owner: owner.cloned(), held: true };
-                    hit("follow:lock:after").at("lock", &lock.path)?;
-                    return Ok(lock);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    if Instant::now() >= deadline {
-                        return Err(InTheWay::IndexLocked(path).into());
-                    }
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Err(error) => return Err(error).at("lock", path)?,
-            }
-        }
-    }
-
     /// Writes `from` into the lock file and makes that the index.
     fn replace_index(mut self, from: &Path) -> Result<(), GitError> {
         let bytes = std::fs::read(from).at("read", from)?;
@@ -508,28 +546,33 @@ impl IndexLock {
 
 impl Drop for IndexLock {
     fn drop(&mut self) {
-        if self.held {
+        // Only what is still ours: after a rename the name can be somebody else's.
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity);
+        if self.held && ours {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes what a follow that died left behind: its lock, recognised by device
-/// and inode, and its copy of the index.
+/// Removes what a follow that died left behind: its lock under either name,
+/// recognised by device and inode, and its copies of the index.
 ///
 /// # Errors
 /// [`GitError::Io`].
-pub fn clean_up(worktree: &Worktree, lock: (u64, u64)) -> Result<(), GitError> {
-    let path = worktree.git_dir.join("index.lock");
-    match std::fs::symlink_metadata(&path) {
-        Ok(meta) if (meta.dev(), meta.ino()) == lock => {
-            hit("follow:unlock").at("remove", &path)?;
-            std::fs::remove_file(&path).at("remove", &path)?;
+pub fn clean_up(record: &LockRecord) -> Result<(), GitError> {
+    let git_dir = &record.worktree.git_dir;
+    for path in [git_dir.join("index.lock"), record.draft.clone()] {
+        match std::fs::symlink_metadata(&path) {
+            Ok(meta) if (meta.dev(), meta.ino()) == record.identity => {
+                hit("follow:unlock").at("remove", &path)?;
+                std::fs::remove_file(&path).at("remove", &path)?;
+            }
+            _ => {}
         }
-        _ => {}
     }
-    for name in ["dam-index", "dam-index.lock"] {
-        let path = worktree.git_dir.join(name);
+    for name in ["dam-index", "dam-index.lock", "dam-index-one", "dam-index-one.lock"] {
+        let path = git_dir.join(name);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).at("remove", path),
             _ => {}
@@ -539,67 +582,60 @@ pub fn clean_up(worktree: &Worktree, lock: (u64, u64)) -> Result<(), GitError> {
 }
 
 /// Goes on after a crash between the ref and the index: the branch is at `new`,
-/// the worktree somewhere between `old` and `new`. `lock` is what the journal
-/// says about the lock that may have been left.
+/// the worktree somewhere between `old` and `new`. `draft` is a new lock whose
+/// record is in the journal; what the dead one left was removed by [`clean_up`].
 ///
 /// # Errors
 /// [`FollowError::LeftAlone`] names paths that are neither; everything else has
 /// been brought to `new`.
 pub fn resume(
     repo: &Repository,
-    worktree: Worktree,
+    draft: LockDraft,
     old: &CommitId,
     new: &CommitId,
-    lock: Option<(u64, u64)>,
 ) -> Result<(), FollowError> {
-    if let Some(lock) = lock {
-        clean_up(&worktree, lock)?;
-    }
-    let patience = Duration::from_secs(5);
-    let lock = IndexLock::take(&worktree.git_dir, repo.owner.as_ref(), patience)?;
+    let worktree = draft.worktree.clone();
+    let lock = draft.take(Duration::from_secs(5))?;
     let changes = differences(repo, old, new)?;
-    let mut follow = Follow {
-        repo,
-        worktree,
-        lock: Some(lock),
-        old: old.clone(),
-        new: new.clone(),
-        changes,
-    };
-    follow.copy_index()?;
-    let mut left_alone = Vec::new();
-    // Deletions first, so that a file can become a directory and the other way.
-    let mut order: Vec<&Difference> = follow.changes.iter().collect();
-    order.sort_by_key(|change| change.new_mode != 0);
-    let mut info = Vec::new();
-    for change in order {
-        match follow.bring_forward(change)? {
-            true => {
-                let line = match change.new_mode {
-                    0 => format!("0 {}\t", repo.format.zero()),
-                    mode => format!("{mode:o} {}\t", change.new),
-                };
-                info.extend(line.into_bytes());
-                info.extend(&change.path);
-                info.push(0);
-            }
-            false => left_alone.push(format!("`{}`", BytePath::from(change.path.as_slice()))),
-        }
-    }
-    // A path that was left alone is still recorded as landed: what the person
-    // has there shows as a change of theirs, and committing it reverts nothing else.
-    follow.git().args(["update-index", "-z", "--index-info"]).input(info).run()?;
-    // Its exit code only says that something of the person's differs.
-    follow.git().args(["update-index", "-q", "--refresh"]).finish()?;
-    follow.commit_index()?;
-    if left_alone.is_empty() {
-        Ok(())
-    } else {
-        Err(FollowError::LeftAlone { worktree: follow.worktree.dir.clone(), paths: left_alone })
-    }
+    let (old, new) = (old.clone(), new.clone());
+    Follow { repo, worktree, lock: Some(lock), old, new, changes }.path_by_path()
 }
 
 impl Follow<'_> {
+    /// Brings each path from old to new on its own; what is neither stays.
+    fn path_by_path(mut self) -> Result<(), FollowError> {
+        self.copy_index()?;
+        let mut left_alone = Vec::new();
+        // Deletions first, so that a file can become a directory and the other way.
+        let mut order: Vec<&Difference> = self.changes.iter().collect();
+        order.sort_by_key(|change| change.new_mode != 0);
+        let mut info = Vec::new();
+        for change in order {
+            if !self.bring_forward(change)? {
+                left_alone.push(format!("`{}`", BytePath::from(change.path.as_slice())));
+            }
+            // Also a path that was left alone is recorded as landed: what the
+            // person has there shows as a change of theirs, and committing it
+            // reverts nothing else.
+            let line = match change.new_mode {
+                0 => format!("0 {}\t", self.repo.format.zero()),
+                mode => format!("{mode:o} {}\t", change.new),
+            };
+            info.extend(line.into_bytes());
+            info.extend(&change.path);
+            info.push(0);
+        }
+        self.git().args(["update-index", "-z", "--index-info"]).input(info).run()?;
+        // Its exit code only says that something of the person's differs.
+        self.git().args(["update-index", "-q", "--refresh"]).finish()?;
+        self.commit_index()?;
+        if left_alone.is_empty() {
+            Ok(())
+        } else {
+            Err(FollowError::LeftAlone { worktree: self.worktree.dir.clone(), paths: left_alone })
+        }
+    }
+
     /// Brings one path from old to new; `false` when it is neither.
     fn bring_forward(&self, change: &Difference) -> Result<bool, GitError> {
         let now = self.object_at(&change.path)?;

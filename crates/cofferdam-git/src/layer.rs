@@ -62,10 +62,10 @@ pub struct LayerStack {
 }
 
 impl LayerStack {
-    /// Names relative to the layer store, topmost first.
+    /// Names relative to the directory that holds the layer store, topmost first.
     #[must_use]
     pub fn lower(&self) -> Vec<String> {
-        self.ids.iter().map(|id| format!("{id}/tree")).collect()
+        self.ids.iter().map(|id| format!("layers/{id}/tree")).collect()
     }
 
     /// The directory with the attributes of the tree.

@@ -17,7 +17,7 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the write-ahead log grows before a writer moves it into the database.
 /// Who opens a ledger that nobody else has open reads the whole log, about 2 µs a
-/// page; each checkpoint costs two fsyncs. A run writes some 40 pages.
+/// page; each checkpoint costs two fsyncs. A run that lands writes about 50 pages.
 const WAL_PAGES: i64 = 200;
 
 /// What a write survives.

@@ -33,7 +33,7 @@ use crate::random;
 use crate::remove::{RemoveError, remove_tree};
 use crate::trash::Trash;
 use rustix::fd::AsFd;
-use rustix::fs::{CWD, Mode, RenameFlags};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
@@ -102,16 +102,18 @@ impl LayerDraft {
         &self.tree
     }
 
-    /// A writer into [`tree`](Self::tree); see [`DeltaWriter::new`].
+    /// A writer into [`tree`](Self::tree), which is given to `owner` as well; see
+    /// [`DeltaWriter::new`].
     ///
     /// # Errors
-    /// Of opening the directory.
+    /// Of opening the directory or changing its owner.
     pub fn writer(&self, owner: Option<(u32, u32)>) -> io::Result<DeltaWriter> {
-        let path = crate::descent::c_name(self.tree.as_os_str().as_encoded_bytes())?;
-        let flags = rustix::fs::OFlags::RDONLY
-            | rustix::fs::OFlags::DIRECTORY
-            | rustix::fs::OFlags::CLOEXEC;
-        Ok(DeltaWriter::new(rustix::fs::open(path, flags, Mode::empty())?, owner))
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let tree = rustix::fs::open(&self.tree, flags, Mode::empty())?;
+        if let Some((uid, gid)) = owner {
+            std::os::unix::fs::fchown(&tree, Some(uid), Some(gid))?;
+        }
+        Ok(DeltaWriter::new(tree, owner))
     }
 }
 

@@ -96,7 +96,7 @@ pub struct LayerMeta {
     pub created_ms: u64,
     /// Whom the files belong to.
     pub owner_uid: u32,
-    /// The boot that a delta is valid in. Set by [`LayerStore::build`]; give `None`.
+    /// The boot that a delta is valid in. Set by [`LayerStore::build`](crate::LayerStore::build); give `None`.
     #[serde(default)]
     pub boot: Option<String>,
 }

@@ -61,8 +61,10 @@ pub enum RemoveError {
     },
 }
 
-/// How often a directory that should be empty is listed again, over one tree.
+/// How often one directory that should be empty is listed again.
 const PATIENCE: u32 = 200;
+/// How often to begin again at the top because another remover was faster.
+const RESTARTS: u32 = 10_000;
 
 /// Removes `name` in `parent` with all that is below it. A missing one is fine.
 /// Needs write permission on `parent`, whose mode is never changed.
@@ -90,15 +92,15 @@ pub(crate) fn remove_while(
         return Err(RemoveError::InvalidName { name: bytes.into() });
     }
     let name = c_name(bytes).map_err(|errno| error(bytes, b"", errno))?;
-    let mut patience = PATIENCE;
+    let mut restarts = 0;
     loop {
-        match (Remover { parent, name: &name, go_on, patience: &mut patience }).run() {
+        match (Remover { parent, name: &name, go_on, stubborn: None }).run() {
             // A directory above vanished: another remover is at work on it. Look again from the top.
             Err(RemoveError::Io { path, source }) if is_gone(&source) => {
-                if patience == 0 {
+                if restarts == RESTARTS {
                     return Err(RemoveError::Busy { path });
                 }
-                patience -= 1;
+                restarts += 1;
             }
             other => return other,
         }
@@ -125,7 +127,8 @@ struct Remover<'a> {
     parent: BorrowedFd<'a>,
     name: &'a CStr,
     go_on: &'a mut dyn FnMut() -> bool,
-    patience: &'a mut u32,
+    /// The last directory that was not empty after all, and how often in a row.
+    stubborn: Option<(Vec<u8>, u32)>,
 }
 
 /// Directories of the last buffer, still to go into.
@@ -214,12 +217,16 @@ impl Remover<'_> {
     ) -> Result<bool, RemoveError> {
         match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
-            Err(Errno::NOTEMPTY | Errno::EXIST) if *self.patience > 0 => {
-                *self.patience -= 1;
-                Ok(false)
-            }
             Err(Errno::NOTEMPTY | Errno::EXIST) => {
-                Err(RemoveError::Busy { path: shown(self.name.to_bytes(), below) })
+                let times = match self.stubborn.take() {
+                    Some((path, times)) if path == below => times + 1,
+                    _ => 1,
+                };
+                if times > PATIENCE {
+                    return Err(RemoveError::Busy { path: shown(self.name.to_bytes(), below) });
+                }
+                self.stubborn = Some((below.to_vec(), times));
+                Ok(false)
             }
             // Somebody put a file in its place: the next look unlinks it.
             Err(Errno::NOTDIR) => Ok(false),

@@ -1,2 +1,39 @@
-//! dam
-fn main() {}
+//! `dam`: isolated write contexts for unattended work.
+
+mod args;
+mod commands;
+mod output;
+mod render;
+mod signals;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cofferdam_core::{harvest, init, settle};
+
+fn main() -> ExitCode {
+    // This binary is also what runs inside and beside a context: first thing,
+    // before anything of an ordinary process is set up.
+    match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some(init::ARGUMENT) => init::main(),
+        Some(harvest::ARGUMENT) => harvest::main(),
+        Some(settle::ARGUMENT) => settle::sweep_main(),
+        _ => {}
+    }
+    let args = match args::Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let format = args.format;
+    match commands::dispatch(args) {
+        Ok(code) => ExitCode::from(code as u8),
+        Err(error) => {
+            output::error(&error, format);
+            ExitCode::from(error.exit_code() as u8)
+        }
+    }
+}

@@ -61,7 +61,7 @@ pub(super) fn stays_inside(path: &[u8], target: &[u8]) -> bool {
             name => depth.push(name),
         }
     }
-    !depth.first().is_some_and(|first| forbidden(first, false).is_some())
+    depth.first().is_none_or(|first| forbidden(first, false).is_none())
 }
 
 #[cfg(test)]

@@ -105,6 +105,19 @@ fn an_aborted_build_leaves_only_what_sweep_removes() {
 }
 
 #[test]
+fn a_delta_is_built_with_the_drafts_writer() {
+    let scratch = Scratch::new();
+    let store = store(&scratch);
+    let id = store
+        .build::<Box<dyn std::error::Error>>(|draft| {
+            draft.writer(None)?.put_file(b"d/f", false, &b"abc"[..], None)?;
+            Ok(meta(LayerKind::Delta, "k"))
+        })
+        .unwrap();
+    assert_eq!(fs::read(store.tree(&id).join("d/f")).unwrap(), b"abc");
+}
+
+#[test]
 fn sweep_leaves_a_build_in_progress_alone() {
     let scratch = Scratch::new();
     let store = store(&scratch);

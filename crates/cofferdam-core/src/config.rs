@@ -1,0 +1,150 @@
+//! `cofferdam.toml`, read from the target's tip and never from a change.
+//!
+//! Unknown keys are errors that name the nearest known one: a misspelt check
+//! would be a check that never runs.
+
+use std::time::Duration;
+
+use cofferdam_git::{CommitId, Store};
+use toml::{Table, Value};
+
+use crate::Error;
+use crate::request::{Check, Level};
+
+/// The file's name, at the top of the repository.
+pub const FILE: &str = "cofferdam.toml";
+
+/// What the file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RepoConfig {
+    /// `[task] level`: the least that a task must have.
+    pub level: Option<Level>,
+    /// `[task] into`: the branch to land on.
+    pub into: Option<String>,
+    /// `[task] timeout`.
+    pub timeout: Option<Duration>,
+    /// `[[check]]`, in order.
+    pub checks: Vec<Check>,
+}
+
+impl RepoConfig {
+    /// Reads the file of a commit; a commit without one gives the defaults.
+    ///
+    /// # Errors
+    /// [`Error::Config`] that names the key, [`Error::Git`].
+    pub fn at(store: &Store, commit: &CommitId) -> Result<RepoConfig, Error> {
+        let spec = format!("{commit}:{FILE}");
+        let done = store.git().args(["cat-file", "blob", &spec]).finish()?;
+        if !done.status.success() {
+            // 128 is all that git says to a missing path and to a broken object.
+            return if store.has(&spec)? { Err(done.failed().into()) } else { Ok(RepoConfig::default()) };
+        }
+        let text = String::from_utf8_lossy(&done.stdout);
+        RepoConfig::parse(&text)
+            .map_err(|message| Error::Config { at: commit.0.short().to_owned(), message })
+    }
+
+    /// Reads the text of the file.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn parse(text: &str) -> Result<RepoConfig, String> {
+        let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+        known(&table, "", &["version", "task", "check"])?;
+        match table.get("version") {
+            None | Some(Value::Integer(1)) => {}
+            Some(other) => return Err(format!("version {other:?} is not known; this program knows 1")),
+        }
+        let mut config = RepoConfig::default();
+        if let Some(task) = table.get("task") {
+            let task = task.as_table().ok_or("`task` must be a table, `[task]`")?;
+            known(task, "task.", &["level", "into", "timeout"])?;
+            config.level = match text_of(task, "task.", "level")? {
+                None => None,
+                Some("worktree") => Some(Level::Worktree),
+                Some("sandbox") => Some(Level::Sandbox),
+                Some(other) => return Err(format!("`task.level` is `{other}`, which is not a level here")),
+            };
+            config.into = text_of(task, "task.", "into")?.map(str::to_owned);
+            config.timeout = duration_of(task, "task.", "timeout")?;
+        }
+        if let Some(checks) = table.get("check") {
+            let checks = checks.as_array().ok_or("`check` must be a list of tables, `[[check]]`")?;
+            for (number, check) in checks.iter().enumerate() {
+                let check = check.as_table().ok_or("`check` must be a list of tables, `[[check]]`")?;
+                known(check, "check.", &["name", "run", "timeout"])?;
+                let run = text_of(check, "check.", "run")?.ok_or("a `[[check]]` lacks `run`")?;
+                let name = text_of(check, "check.", "name")?;
+                config.checks.push(Check {
+                    name: name.map_or_else(|| format!("check {}", number + 1), str::to_owned),
+                    run: run.to_owned(),
+                    timeout: duration_of(check, "check.", "timeout")?,
+                });
+            }
+        }
+        Ok(config)
+    }
+}
+
+fn known(table: &Table, prefix: &str, names: &[&str]) -> Result<(), String> {
+    for key in table.keys() {
+        if names.contains(&key.as_str()) {
+            continue;
+        }
+        let nearest = names
+            .iter()
+            .map(|name| (strsim::damerau_levenshtein(key, name), name))
+            .min()
+            .filter(|(distance, name)| *distance <= name.len().div_ceil(2));
+        return Err(match nearest {
+            Some((_, name)) => format!("`{prefix}{key}` is not known; did you mean `{prefix}{name}`?"),
+            None => format!("`{prefix}{key}` is not known; known are: {}", names.join(", ")),
+        });
+    }
+    Ok(())
+}
+
+fn text_of<'a>(table: &'a Table, prefix: &str, key: &str) -> Result<Option<&'a str>, String> {
+    match table.get(key) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(format!("`{prefix}{key}` must be text, not {}", other.type_str())),
+    }
+}
+
+fn duration_of(table: &Table, prefix: &str, key: &str) -> Result<Option<Duration>, String> {
+    text_of(table, prefix, key)?
+        .map(|text| {
+            humantime::parse_duration(text)
+                .map_err(|error| format!("`{prefix}{key}` is `{text}`: {error}; write it like `20m`"))
+        })
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_in_order() {
+        let config = RepoConfig::parse(
+            "version = 1\n[task]\ninto = \"main\"\ntimeout = \"8h\"\n\
+             [[check]]\nname = \"test\"\nrun = \"make test\"\ntimeout = \"20m\"\n[[check]]\nrun = \"./lint\"\n",
+        )
+        .expect("parse");
+        assert_eq!(config.into.as_deref(), Some("main"));
+        assert_eq!(config.checks[0].timeout, Some(Duration::from_secs(1200)));
+        assert_eq!(config.checks[1].name, "check 2");
+    }
+
+    #[test]
+    fn unknown_keys_name_the_nearest() {
+        let error = RepoConfig::parse("[[chekc]]\nrun = \"x\"\n").expect_err("unknown");
+        assert!(error.contains("`chekc`") && error.contains("`check`"), "{error}");
+        let error = RepoConfig::parse("[[check]]\nrnu = \"x\"\n").expect_err("unknown");
+        assert!(error.contains("`check.run`"), "{error}");
+        assert!(RepoConfig::parse("[task]\ntimeout = 3\n").expect_err("type").contains("task.timeout"));
+        assert!(RepoConfig::parse("version = 2\n").is_err());
+        assert!(RepoConfig::parse("not toml").is_err());
+    }
+}

@@ -1,0 +1,341 @@
+//! A context: its directories on disk and the view that its processes get.
+//!
+//! A task has one, and each check has a fresh one below it. On disk:
+//!
+//!     upper, work     the writable part of the overlay
+//!     home, tmp       private, on disk
+//!     out             what the task says: the commit message
+//!     ns              who pid 1 is
+//!
+//! Inside, the overlay lies at the repository's own path. Where paths nest (a
+//! repository below the home directory or `/tmp`), the outer one is mounted
+//! first; the mount point that this makes lies in a private directory.
+
+use std::ffi::OsString;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+
+use cofferdam_git::gitdir::{OBJECTS_INSIDE, TaskGit};
+use cofferdam_git::layer::LayerStack;
+use cofferdam_git::Repository;
+use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
+use cofferdam_sandbox::{Command, Ids, Mount, Network, Spec, Wall};
+
+use crate::error::IoContext;
+use crate::{Dam, Error};
+
+/// Where a task finds what it has to be told, inside.
+const DAM_INSIDE: &str = "/run/dam";
+
+/// A context on disk.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Holds the layer store and the tasks: relative names are relative to this.
+    pub base: PathBuf,
+    /// The layers below.
+    pub stack: LayerStack,
+    /// As whom it runs.
+    pub ids: Ids,
+    /// Whether the repository is read-only inside.
+    pub read_only: bool,
+}
+
+/// What is needed to see a repository from inside.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Where the overlay lies: the repository's own path.
+    pub top: PathBuf,
+    /// Object directories to be borrowed.
+    pub objects: Vec<PathBuf>,
+    /// Who the task is inside.
+    pub person: Person,
+    /// The state directory, in case a granted directory holds it.
+    pub state: PathBuf,
+}
+
+impl Place {
+    /// The place of a repository; `dir` stands in for a bare one.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a place that can't be covered by a context.
+    pub fn new(dam: &Dam, repo: &Repository, ids: Ids) -> Result<Place, Error> {
+        let top = repo.worktree.clone().unwrap_or_else(|| repo.common_dir.clone());
+        let mut person = Person::of_caller(ids)
+            .map_err(|error| Error::usage(error.to_string(), "set HOME"))?;
+        if person.home == Path::new("/") || person.home.starts_with(&top) && person.home != top {
+            person.home = "/home/dam".into();
+        }
+        let refuse = |why: &str| {
+            Err(Error::usage(format!("`{}` can't be a context: {why}", top.display()), None))
+        };
+        if top == Path::new("/") || person.home.starts_with(&top) {
+            return refuse("it is or holds the home directory, which stays outside");
+        }
+        for system in ["/proc", "/sys", "/dev", "/etc"].iter().chain(SYSTEM_DIRS) {
+            if top == Path::new(system) || Path::new(system).starts_with(&top) {
+                return refuse("it is or holds a system directory");
+            }
+        }
+        for system in ["/proc", "/sys", "/dev", "/etc"] {
+            if top.starts_with(system) {
+                return refuse("it lies in a system directory");
+            }
+        }
+        if dam.dir().starts_with(&top) || top.starts_with(dam.dir()) {
+            return refuse("the state directory is inside of it, or it inside of the state directory");
+        }
+        let objects = repo.object_dirs()?;
+        Ok(Place { top, objects, person, state: dam.dir().to_owned() })
+    }
+}
+
+/// What a command in a context is told by its environment.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    /// The task's id.
+    pub task: String,
+    /// Which attempt this is, counted from 1.
+    pub attempt: u32,
+    /// Content of the `DAM_CONTEXT` file.
+    pub context: serde_json::Value,
+}
+
+/// A command and what it may reach.
+#[derive(Debug, Clone)]
+pub struct What<'a> {
+    /// Program and arguments.
+    pub command: Vec<OsString>,
+    /// Working directory, a path inside.
+    pub cwd: &'a Path,
+    /// Further environment variables.
+    pub env: &'a [(OsString, OsString)],
+    /// Network scope.
+    pub network: Network,
+    /// How the second wall stands.
+    pub wall: Wall,
+}
+
+impl Context {
+    /// Makes the directories of a context at `dir`, which must not hold one.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn create(
+        dam: &Dam,
+        dir: PathBuf,
+        stack: LayerStack,
+        ids: Ids,
+        read_only: bool,
+    ) -> Result<Context, Error> {
+        let context = Context { dir, base: dam.contexts_dir(), stack, ids, read_only };
+        if !context.dir.is_dir() {
+            std::fs::create_dir_all(&context.dir).at("make", &context.dir)?;
+        }
+        for name in ["upper", "work", "home", "tmp", "out", "upper/.git"] {
+            let path = context.dir.join(name);
+            std::fs::create_dir(&path).at("make", &path)?;
+            context.give(&path)?;
+        }
+        Ok(context)
+    }
+
+    /// Hands a path of ours to the task's user.
+    fn give(&self, path: &Path) -> Result<(), Error> {
+        if self.ids.switch {
+            chown(path, Some(self.ids.uid), Some(self.ids.gid)).at("hand over", path)?;
+        }
+        Ok(())
+    }
+
+    /// The upper directory.
+    #[must_use]
+    pub fn upper(&self) -> PathBuf {
+        self.dir.join("upper")
+    }
+
+    /// Writes the private `.git`.
+    ///
+    /// # Errors
+    /// [`Error::Git`].
+    pub fn write_git(&self, git: &TaskGit<'_>) -> Result<(), Error> {
+        let dir = self.upper().join(".git");
+        git.write(&dir)?;
+        if self.ids.switch {
+            give_below(&dir, self.ids)?;
+        }
+        Ok(())
+    }
+
+    /// Copies a path of the person's checkout in, as it is there.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for what can't be carried.
+    pub fn carry(&self, top: &Path, path: &Path) -> Result<(), Error> {
+        let (from, to) = (top.join(path), self.upper().join(path));
+        let mut made = self.upper();
+        for part in path.parent().into_iter().flat_map(Path::components) {
+            made.push(part);
+            if !made.is_dir() {
+                std::fs::create_dir(&made).at("make", &made)?;
+                self.give(&made)?;
+            }
+        }
+        copy(&from, &to)?;
+        if self.ids.switch {
+            give_below(&to, self.ids)?;
+        }
+        Ok(())
+    }
+
+    /// A name relative to [`Context::base`], which is what the kernel is told.
+    fn relative(&self, name: &str) -> String {
+        let dir = self.dir.strip_prefix(&self.base).unwrap_or(&self.dir);
+        format!("{}/{name}", dir.display())
+    }
+
+    /// The layers without and with the upper, topmost first.
+    pub(crate) fn lowers(&self) -> (Vec<String>, String) {
+        (self.stack.lower(), self.relative("upper"))
+    }
+
+    /// The whole specification of a command in this context.
+    #[must_use]
+    pub fn spec(&self, place: &Place, what: What<'_>, told: &Told) -> Spec {
+        let What { command, cwd, env, network, wall } = what;
+        let person = &place.person;
+        let mut mounts = view::system(person, network);
+        if SYSTEM_DIRS.iter().any(|system| place.state.starts_with(system)) {
+            mounts.push(Mount::Tmpfs { dest: place.state.clone(), mode: 0o755, size: 4096 });
+        }
+        let own = |name: &str, dest: PathBuf| Mount::Bind {
+            source: self.relative(name).into(),
+            dest,
+            writable: true,
+            executable: true,
+        };
+        let tmp = PathBuf::from("/tmp");
+        let mut places = vec![own("home", person.home.clone()), own("tmp", tmp.clone())];
+        if person.home.starts_with(&tmp) {
+            places.reverse();
+        }
+        mounts.extend(places);
+        mounts.push(Mount::Symlink { dest: "/var/tmp".into(), target: tmp.clone() });
+        let (lower, upper) = self.lowers();
+        mounts.push(if self.read_only {
+            let lower = std::iter::once(upper).chain(lower).collect();
+            Mount::Overlay { lower, upper: None, work: None, dest: place.top.clone() }
+        } else {
+            let work = Some(self.relative("work"));
+            Mount::Overlay { lower, upper: Some(upper), work, dest: place.top.clone() }
+        });
+        for (number, source) in place.objects.iter().enumerate() {
+            mounts.push(Mount::Bind {
+                source: source.clone(),
+                dest: Path::new(OBJECTS_INSIDE).join(number.to_string()),
+                writable: false,
+                executable: false,
+            });
+        }
+        let dam = Path::new(DAM_INSIDE);
+        mounts.push(own("out", dam.join("out")));
+        mounts.push(Mount::File {
+            dest: dam.join("context.json"),
+            content: serde_json::to_vec_pretty(&told.context).unwrap_or_default(),
+        });
+        let mut writable = vec![person.home.clone(), tmp, dam.join("out")];
+        if !self.read_only {
+            writable.push(place.top.clone());
+        }
+        let mut environment = view::environment(person, std::env::vars_os());
+        let mut set = |key: &str, value: OsString| environment.push((key.into(), value));
+        set("DAM_TASK", told.task.clone().into());
+        set("DAM_ATTEMPT", told.attempt.max(1).to_string().into());
+        set("DAM_MESSAGE", dam.join("out/message").into());
+        set("DAM_CONTEXT", dam.join("context.json").into());
+        for (key, value) in env {
+            environment.retain(|(known, _)| known != key);
+            environment.push((key.clone(), value.clone()));
+        }
+        Spec {
+            ids: self.ids,
+            base_dir: self.base.clone(),
+            mounts,
+            network,
+            wall,
+            writable,
+            command: Command { argv: command, env: environment, cwd: cwd.into(), umask: 0o022 },
+        }
+    }
+
+    /// What the task wrote as its commit message, if it did: a regular file of at
+    /// most 64 KiB.
+    #[must_use]
+    pub fn message(&self) -> Option<String> {
+        let text = read_small(&self.dir.join("out"), "message")?;
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+
+    /// The subject of the task's last own commit, from the log of its HEAD. A text
+    /// file, read as one; no git touches what the task could have written.
+    #[must_use]
+    pub fn last_subject(&self) -> Option<String> {
+        let log = read_small(&self.upper().join(".git/logs"), "HEAD")?;
+        let line = log.lines().rev().find(|line| {
+            line.split_once('\t').is_some_and(|(_, text)| text.starts_with("commit"))
+        })?;
+        let subject = line.split_once('\t')?.1.split_once(": ")?.1.trim();
+        (!subject.is_empty()).then(|| subject.to_owned())
+    }
+}
+
+/// A regular file of at most 64 KiB, without following anything.
+fn read_small(dir: &Path, name: &str) -> Option<String> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+    use std::io::Read;
+    const MOST: u64 = 64 << 10;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = openat2(CWD, dir.join(name), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
+    let file = std::fs::File::from(fd);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Copies a file, link or directory of the person's; nothing is followed.
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    let meta = std::fs::symlink_metadata(from).at("carry", from)?;
+    if meta.is_symlink() {
+        let target = std::fs::read_link(from).at("carry", from)?;
+        std::os::unix::fs::symlink(target, to).at("carry", from)
+    } else if meta.is_dir() {
+        if !to.is_dir() {
+            std::fs::create_dir(to).at("make", to)?;
+        }
+        for entry in std::fs::read_dir(from).at("carry", from)? {
+            let entry = entry.at("carry", from)?;
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+        Ok(())
+    } else if meta.is_file() {
+        std::fs::copy(from, to).map(drop).at("carry", from)
+    } else {
+        Err(Error::usage(format!("`{}` can't be carried: it is not a file", from.display()), None))
+    }
+}
+
+/// Hands a tree that we have just written to the task's user.
+fn give_below(path: &Path, ids: Ids) -> Result<(), Error> {
+    std::os::unix::fs::lchown(path, Some(ids.uid), Some(ids.gid)).at("hand over", path)?;
+    if std::fs::symlink_metadata(path).at("hand over", path)?.is_dir() {
+        for entry in std::fs::read_dir(path).at("hand over", path)? {
+            give_below(&entry.at("hand over", path)?.path(), ids)?;
+        }
+    }
+    Ok(())
+}

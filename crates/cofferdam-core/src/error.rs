@@ -1,0 +1,200 @@
+//! The whole error space, with an exit code for each kind.
+
+use std::path::PathBuf;
+
+use cofferdam_git::GitError;
+use cofferdam_ledger::{LedgerError, State};
+use cofferdam_sandbox::SandboxError;
+
+/// What the process ends with. Stable: scripts and schedulers rely on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// Landed, or nothing changed.
+    Done = 0,
+    /// The command failed, or was not found.
+    CommandFailed = 1,
+    /// The request makes no sense here.
+    Usage = 2,
+    /// A check said no.
+    Rejected = 3,
+    /// Conflict, drift, superseded.
+    Conflict = 4,
+    /// Held by another.
+    Held = 5,
+    /// The isolation asked for is not to be had here.
+    Isolation = 6,
+    /// Time was up.
+    TimedOut = 7,
+    /// Waits for a person.
+    Ready = 8,
+    /// An error of ours.
+    Internal = 70,
+    /// Interrupted.
+    Interrupted = 130,
+}
+
+impl ExitCode {
+    /// What a task that ended in `state` means for the caller.
+    #[must_use]
+    pub fn of_state(state: State) -> ExitCode {
+        match state {
+            State::Landed | State::Empty => ExitCode::Done,
+            State::Failed => ExitCode::CommandFailed,
+            State::Rejected => ExitCode::Rejected,
+            State::Conflicted | State::Superseded => ExitCode::Conflict,
+            State::TimedOut => ExitCode::TimedOut,
+            State::Ready => ExitCode::Ready,
+            State::Cancelled => ExitCode::Interrupted,
+            _ => ExitCode::Internal,
+        }
+    }
+}
+
+/// Everything that can go wrong, in terms of what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request makes no sense here.
+    #[error("{message}")]
+    Usage {
+        /// What is wrong.
+        message: String,
+        /// What would help.
+        hint: Option<String>,
+    },
+    /// No task of that name or id.
+    #[error("there is no task `{0}`")]
+    NoSuchTask(String),
+    /// Not possible in the task's state.
+    #[error("task `{name}` is {state}: {why}")]
+    WrongState {
+        /// The task.
+        name: String,
+        /// Where it is.
+        state: State,
+        /// Why that is in the way.
+        why: String,
+    },
+    /// The task's supervisor is at work.
+    #[error("task `{0}` is running")]
+    Live(String),
+    /// The boundary can't be had.
+    #[error("the sandbox can't be had here")]
+    Isolation(#[source] SandboxError),
+    /// The state directory can't be used.
+    #[error("the state directory `{path}` can't be used: {why}")]
+    StateDir {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// git.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// A file of ours.
+    #[error("failed to {step} `{path}`")]
+    Io {
+        /// What was being done.
+        step: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// `cofferdam.toml`.
+    #[error("`cofferdam.toml` at {at}: {message}")]
+    Config {
+        /// The commit it was read from.
+        at: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// A record or answer of ours that makes no sense.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl Error {
+    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<Option<&'static str>>) -> Error {
+        Error::Usage { message: message.into(), hint: hint.into().map(str::to_owned) }
+    }
+
+    /// The process's exit code for this error.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Error::Usage { .. } | Error::NoSuchTask(_) | Error::Config { .. } => ExitCode::Usage,
+            Error::WrongState { .. } => ExitCode::Usage,
+            Error::Git(
+                GitError::NotARepository(_)
+                | GitError::Unborn(_)
+                | GitError::NoSuchRevision(_)
+                | GitError::Unsupported(_)
+                | GitError::NotStarted(_),
+            ) => ExitCode::Usage,
+            Error::Git(GitError::Refused(_)) => ExitCode::CommandFailed,
+            Error::Ledger(LedgerError::NameTaken { .. }) | Error::Live(_) => ExitCode::Held,
+            Error::Isolation(_) | Error::StateDir { .. } => ExitCode::Isolation,
+            _ => ExitCode::Internal,
+        }
+    }
+
+    /// What a person can do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Usage { hint, .. } => hint.clone(),
+            Error::NoSuchTask(_) => Some("`dam list` shows the tasks there are".into()),
+            Error::Isolation(error) => isolation_hint(error),
+            Error::StateDir { .. } => {
+                Some("set `COFFERDAM_STATE` to a directory on a local disk".into())
+            }
+            Error::Ledger(LedgerError::NameTaken { name, .. }) => Some(format!(
+                "`dam show {name}` shows it; `dam drop {name}` frees the name and deletes its context"
+            )),
+            Error::Live(name) => Some(format!("`dam stop {name}` ends it, `dam wait {name}` waits for it")),
+            Error::Git(GitError::NotARepository(_)) => {
+                Some("change into the repository that the work is for".into())
+            }
+            Error::Git(GitError::Unborn(_)) => Some("make a first commit".into()),
+            Error::Git(GitError::NotStarted(_)) => Some("install git, 2.38 or newer".into()),
+            _ => None,
+        }
+    }
+}
+
+fn isolation_hint(error: &SandboxError) -> Option<String> {
+    let SandboxError::Setup { step, errno, .. } = error else { return None };
+    let denied = matches!(
+        rustix::io::Errno::from_raw_os_error(*errno),
+        rustix::io::Errno::PERM | rustix::io::Errno::ACCESS | rustix::io::Errno::NOSPC | rustix::io::Errno::USERS
+    );
+    if !denied {
+        return None;
+    }
+    let text = if step.contains("user namespace") || step.contains("user id") || step.contains("namespaces") {
+        "user namespaces are switched off or restricted here: see `user.max_user_namespaces`, \
+         `kernel.unprivileged_userns_clone`, and on Ubuntu 23.10 or newer \
+         `kernel.apparmor_restrict_unprivileged_userns`; in a container, its security profile"
+    } else if step.contains("mount a new") {
+        "the `/proc` here has something mounted on it, as containers do: start the container \
+         with `--security-opt systempaths=unconfined`"
+    } else {
+        "`dam doctor` tries each step and says what is missing"
+    };
+    Some(text.into())
+}
+
+pub(crate) trait IoContext<T> {
+    fn at(self, step: &'static str, path: impl Into<PathBuf>) -> Result<T, Error>;
+}
+
+impl<T, E: Into<std::io::Error>> IoContext<T> for Result<T, E> {
+    fn at(self, step: &'static str, path: impl Into<PathBuf>) -> Result<T, Error> {
+        self.map_err(|source| Error::Io { step, path: path.into(), source: source.into() })
+    }
+}

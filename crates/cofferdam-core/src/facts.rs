@@ -1,0 +1,103 @@
+//! What was found out about a task on its way, as the ledger keeps it.
+//!
+//! Every field is optional or has a default: a task can end at any step, and an
+//! older record has fewer of them.
+
+use std::path::PathBuf;
+
+use cofferdam_git::harvest::ChangedPath;
+use cofferdam_git::layer::LayerStack;
+use cofferdam_git::{CommitId, TreeId};
+use cofferdam_ledger::Task;
+use cofferdam_sandbox::Ids;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::receipt::{CheckReport, Isolation};
+use crate::target::TargetRef;
+
+/// See the module.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Facts {
+    /// A directory in the repository from which it is found again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repo_dir: Option<PathBuf>,
+    /// What is to be changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetRef>,
+    /// The commit that the task started from (with `--carry-dirty`, one of ours
+    /// that holds the uncommitted work).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<CommitId>,
+    /// Its tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_tree: Option<TreeId>,
+    /// The commit of the person's that the base is or lies on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<CommitId>,
+    /// The layers below the context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<LayerStack>,
+    /// As whom the task runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Ids>,
+    /// The boot that the upper directory is good in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
+    /// What is in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// The command's exit code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended the command.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// The change set's commit on the base.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<CommitId>,
+    /// Its tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change_tree: Option<TreeId>,
+    /// Changed paths.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<ChangedPath>,
+    /// What was left out of the change set, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    /// The commit message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What the checks said last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<CheckReport>,
+    /// The target's tip when the landing was decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub landed_on: Option<CommitId>,
+    /// The landed commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub landed: Option<CommitId>,
+    /// Milliseconds that each step took, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<(String, u64)>,
+}
+
+impl Facts {
+    /// The facts of a task.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] when the record was made by something else.
+    pub fn of(task: &Task) -> Result<Facts, Error> {
+        serde_json::from_value(task.facts.clone())
+            .map_err(|error| Error::Internal(format!("the record of task `{}` is broken: {error}", task.id)))
+    }
+
+    pub(crate) fn to_value(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("facts serialise")
+    }
+
+    pub(crate) fn need<'a, T>(what: &'static str, value: Option<&'a T>) -> Result<&'a T, Error> {
+        value.ok_or_else(|| Error::Internal(format!("the task's record lacks its {what}")))
+    }
+}

@@ -1,0 +1,293 @@
+//! The gate: what is to land, and whether it may.
+//!
+//! A *candidate* is the change set on the target's tip. Each check runs in a
+//! fresh context on it: the candidate's files below, an upper of its own that is
+//! thrown away, no network, HEAD at the very commit that would land. Nothing of
+//! the task's own context is there, so what a check sees is what lands.
+//!
+//! A verdict is bound to the candidate's tree, the check, and the environment it
+//! ran in, and is found again under the hash of all of that. When any of it is
+//! different, there is no verdict.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::time::Instant;
+
+use cofferdam_git::gitdir::{self, RefValue, TaskGit};
+use cofferdam_git::layer::LayerMaker;
+use cofferdam_git::{CommitId, TreeId};
+use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
+use cofferdam_sandbox::{Network, Wall, view};
+use sha2::{Digest, Sha256};
+
+use crate::context::{Context, Told, What};
+use crate::error::IoContext;
+use crate::receipt::CheckReport;
+use crate::report::Event;
+use crate::request::Check;
+use crate::supervise::{self, Ended, Plan};
+use crate::task::Job;
+use crate::{Error, read_log};
+
+/// What would land.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The target's tip that it lies on.
+    pub tip: CommitId,
+    /// The commit.
+    pub commit: CommitId,
+    /// Its tree.
+    pub tree: TreeId,
+}
+
+/// What the checks said together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Judgement {
+    /// All passed.
+    Passed,
+    /// One said no.
+    Rejected(String),
+    /// One could not be run.
+    NoVerdict(String),
+    /// A person ended it.
+    Interrupted,
+}
+
+/// Runs the checks on a candidate, one after the other, up to the first that
+/// does not pass. What they said is in the job's facts.
+///
+/// # Errors
+/// When a context can't be made; that is not the candidate's fault.
+pub fn judge(job: &mut Job<'_>, candidate: &Candidate, checks: &[Check]) -> Result<Judgement, Error> {
+    job.facts.checks.clear();
+    let environment = environment(job);
+    for (number, check) in checks.iter().enumerate() {
+        let key = verdict_key(&candidate.tree, check, &environment);
+        let report = match job.dam.ledger.verdict(&key)? {
+            Some(row) if row.outcome == Outcome::Passed => CheckReport {
+                name: check.name.clone(),
+                run: check.run.clone(),
+                outcome: row.outcome.to_string(),
+                took_ms: u64::try_from(row.took_ms).unwrap_or(0),
+                cached: true,
+                tree: candidate.tree.to_string(),
+                key,
+            },
+            _ => match run_check(job, candidate, check, number, key)? {
+                Some(report) => report,
+                None => return Ok(Judgement::Interrupted),
+            },
+        };
+        job.facts.checks.push(report.clone());
+        job.reporter.report(Event::Check(report.clone()));
+        match Outcome::parse(&report.outcome) {
+            Some(Outcome::Passed | Outcome::FlakyPassed) => {}
+            Some(Outcome::Failed) => {
+                return Ok(Judgement::Rejected(format!("check `{}` failed", check.name)));
+            }
+            Some(Outcome::TimedOut) => {
+                return Ok(Judgement::Rejected(format!("check `{}` took too long", check.name)));
+            }
+            _ => {
+                return Ok(Judgement::NoVerdict(format!("check `{}` could not be run", check.name)));
+            }
+        }
+    }
+    Ok(Judgement::Passed)
+}
+
+/// Runs one check in a fresh context; `None` when a person ended it.
+fn run_check(
+    job: &mut Job<'_>,
+    candidate: &Candidate,
+    check: &Check,
+    number: usize,
+    key: String,
+) -> Result<Option<CheckReport>, Error> {
+    let begun = Instant::now();
+    let base = job.stack()?.clone();
+    let maker = LayerMaker {
+        store: &job.store,
+        layers: &job.dam.layers,
+        owner: job.ids.switch.then_some((job.ids.uid, job.ids.gid)),
+    };
+    let stack = maker.stack(&candidate.tree, Some(&base), &mut |_, _| {})?;
+    let dir = job.dir.checks().join(number.to_string());
+    if dir.exists() {
+        job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &dir)?;
+    }
+    let context = Context::create(job.dam, dir, stack, job.ids, false)?;
+    let refs: Vec<RefValue> = gitdir::refs(&job.repo)?;
+    context.write_git(&TaskGit {
+        repo: &job.repo,
+        config: &job.config,
+        branch: &format!("dam/{}", job.name),
+        commit: &candidate.commit,
+        refs: &refs,
+        object_dirs: job.place.objects.len(),
+        excludes: &job.excludes,
+    })?;
+    lend_objects(job, candidate, &context)?;
+    let told = Told {
+        task: job.id.to_string(),
+        attempt: 1,
+        context: serde_json::json!({
+            "version": 1,
+            "task": job.id,
+            "name": job.name,
+            "role": "check",
+            "check": check.name,
+            "base": candidate.tip,
+            "level": job.request.level,
+            "network": "none",
+        }),
+    };
+    let command = ["/bin/sh", "-c"].map(OsString::from).into_iter().chain([check.run.clone().into()]);
+    let what = What {
+        command: command.collect(),
+        cwd: &job.place.top,
+        env: &[],
+        network: Network::None,
+        wall: job.request.wall,
+    };
+    let spec = context.spec(&job.place, what, &told);
+    let log = job.dir.path().join(format!("check-{number}.log"));
+    let boundary = crate::boundary::of_level(job.request.level)?;
+    let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout: check.timeout };
+    let run = supervise::run(boundary.as_ref(), &plan, &job.control, None)?;
+    let outcome = match run.ended {
+        Ended::Exited { code: Some(0), .. } => Outcome::Passed,
+        Ended::Exited { .. } => Outcome::Failed,
+        Ended::TimedOut => Outcome::TimedOut,
+        Ended::Interrupted => return Ok(None),
+        Ended::NotStarted(_) | Ended::Killed => Outcome::Error,
+    };
+    // What the check left is nobody's work.
+    job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &context.dir)?;
+    if outcome != Outcome::Passed {
+        let text = tail(&log)?;
+        job.reporter.report(Event::CheckLog { name: check.name.clone(), text });
+    }
+    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let report = CheckReport {
+        name: check.name.clone(),
+        run: check.run.clone(),
+        outcome: outcome.to_string(),
+        took_ms,
+        cached: false,
+        tree: candidate.tree.to_string(),
+        key,
+    };
+    job.dam.ledger.record_verdict(
+        &VerdictRow {
+            key: report.key.clone(),
+            tree: report.tree.clone(),
+            check: report.name.clone(),
+            outcome,
+            task: job.id.clone(),
+            at_ms: now_ms(),
+            took_ms: i64::try_from(took_ms).unwrap_or(i64::MAX),
+            detail: serde_json::json!({ "run": check.run }),
+        },
+        Durability::Normal,
+    )?;
+    Ok(Some(report))
+}
+
+/// Gives the context the objects of the candidate that are not in the person's
+/// repository, as a pack of its own: our store holds other tasks' work too.
+fn lend_objects(job: &Job<'_>, candidate: &Candidate, context: &Context) -> Result<(), Error> {
+    let dir = context.upper().join(".git/objects/pack");
+    std::fs::create_dir(&dir).at("make", &dir)?;
+    job.store
+        .git()
+        .setting("core.fsync=none")
+        .args(["pack-objects", "--revs", "--quiet", "--delta-base-offset"])
+        .args([dir.join("pack")])
+        .input(format!("{}\n^{}\n", candidate.commit, candidate.tip))
+        .run()?;
+    if job.ids.switch {
+        let (uid, gid) = (Some(job.ids.uid), Some(job.ids.gid));
+        std::os::unix::fs::chown(&dir, uid, gid).at("hand over", &dir)?;
+        for entry in std::fs::read_dir(&dir).at("read", &dir)? {
+            let path = entry.at("read", &dir)?.path();
+            std::os::unix::fs::chown(&path, uid, gid).at("hand over", &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The last lines that a check printed.
+fn tail(log: &std::path::Path) -> Result<String, Error> {
+    const LINES: usize = 20;
+    let mut lines = std::collections::VecDeque::new();
+    read_log(log, |line| {
+        if lines.len() == LINES {
+            lines.pop_front();
+        }
+        lines.push_back(String::from_utf8_lossy(&line.text).into_owned());
+    })?;
+    Ok(Vec::from(lines).join("\n"))
+}
+
+/// The hash under which a verdict is found.
+fn verdict_key(tree: &TreeId, check: &Check, environment: &str) -> String {
+    let parts = serde_json::json!({
+        "version": 1,
+        "tree": tree,
+        "check": check,
+        "environment": environment,
+    });
+    hex(Sha256::digest(parts.to_string()).as_slice())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// A hash of what checks run in: variables, level, walls, and for each entry of
+/// PATH the names, link targets, inodes, sizes and times of its programs.
+fn environment(job: &Job<'_>) -> String {
+    let mut hash = Sha256::new();
+    let mut take = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    take(job.request.level.to_string().as_bytes());
+    take(if job.request.wall == Wall::Nested { b"nested" } else { b"full" });
+    take(&job.ids.uid.to_le_bytes());
+    let variables = view::environment(&job.place.person, std::env::vars_os());
+    for (key, value) in &variables {
+        take(key.as_bytes());
+        take(value.as_bytes());
+    }
+    let path = variables.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
+    for dir in std::env::split_paths(path.unwrap_or(OsStr::new(""))) {
+        take(dir.as_os_str().as_bytes());
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        let mut names: Vec<OsString> =
+            entries.filter_map(Result::ok).map(|entry| entry.file_name()).collect();
+        names.sort();
+        for name in names {
+            let path = dir.join(&name);
+            take(name.as_bytes());
+            if let Ok(meta) = std::fs::symlink_metadata(&path) {
+                for number in [meta.ino(), meta.size()] {
+                    take(&number.to_le_bytes());
+                }
+                take(&meta.mtime().to_le_bytes());
+                if meta.is_symlink()
+                    && let Ok(target) = std::fs::read_link(&path)
+                {
+                    take(target.as_os_str().as_bytes());
+                }
+            }
+        }
+    }
+    hex(hash.finalize().as_slice())
+}

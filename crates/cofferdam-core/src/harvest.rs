@@ -1,0 +1,118 @@
+//! Both halves of a harvest: starting the helper, and being it.
+//!
+//! The helper is this binary again, with an empty environment, in a user
+//! namespace of the task's own kind. See `cofferdam_git::harvest`.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Stdio};
+
+use cofferdam_git::harvest::{Refusal, Rules, scan};
+use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::error::IoContext;
+use crate::Error;
+
+/// The first argument that makes a binary call [`main`].
+pub const ARGUMENT: &str = "__harvest";
+
+#[derive(Serialize, Deserialize)]
+struct Job {
+    ids: Ids,
+    base: PathBuf,
+    lower: Vec<String>,
+    upper: String,
+    rules: Rules,
+}
+
+pub(crate) struct Helper {
+    child: Child,
+    frames: ChildStdout,
+}
+
+impl Helper {
+    pub(crate) fn frames(&mut self) -> &mut ChildStdout {
+        &mut self.frames
+    }
+
+    pub(crate) fn end(mut self) -> Result<(), Error> {
+        drop(self.frames);
+        let mut said = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            let _ = stderr.read_to_string(&mut said);
+        }
+        let status = self.child.wait().at("wait for", "the harvest helper")?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(cofferdam_git::GitError::from(Refusal::Helper(format!("{status}: {}", said.trim()))).into())
+        }
+    }
+}
+
+pub(crate) fn start(context: &Context, rules: &Rules) -> Result<Helper, Error> {
+    let (lower, upper) = context.lowers();
+    let job = Job {
+        ids: context.ids,
+        base: context.base.clone(),
+        lower,
+        upper,
+        rules: rules.clone(),
+    };
+    let job = serde_json::to_vec(&job).map_err(std::io::Error::other).at("describe", &context.dir)?;
+    let mut child = std::process::Command::new("/proc/self/exe")
+        .arg0("dam-harvest")
+        .arg(ARGUMENT)
+        .env_clear()
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .at("start", "the harvest helper")?;
+    let mut stdin = child.stdin.take().expect("piped");
+    // A helper that died says so when it is waited for.
+    let _ = stdin.write_all(&job);
+    drop(stdin);
+    let frames = child.stdout.take().expect("piped");
+    Ok(Helper { child, frames })
+}
+
+/// Is the helper; never returns.
+pub fn main() -> ! {
+    let code = match work() {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{error}");
+            1
+        }
+    };
+    std::process::exit(code)
+}
+
+fn work() -> Result<(), Box<dyn std::error::Error>> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let mut text = Vec::new();
+    std::io::stdin().read_to_end(&mut text)?;
+    let job: Job = serde_json::from_slice(&text)?;
+    rustix::process::chdir(&job.base)?;
+    enter_user_namespace(job.ids, rustix::thread::UnshareFlags::NEWNS)?;
+    let open = |name: &str| -> std::io::Result<OwnedFd> {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        Ok(rustix::fs::open(name, flags, rustix::fs::Mode::empty())?)
+    };
+    let upper = open(&job.upper)?;
+    let lower = match job.lower.as_slice() {
+        [single] => open(single)?,
+        several => read_only_overlay(several)?,
+    };
+    let all: Vec<String> = std::iter::once(job.upper.clone()).chain(job.lower).collect();
+    let merged = read_only_overlay(&all)?;
+    let out = std::io::BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
+    scan(upper, merged, lower, &job.rules, out)?;
+    Ok(())
+}

@@ -1,0 +1,330 @@
+//! A landing: admission, candidate, verdict, publication.
+//!
+//! 1. The target's landing lock is taken: landings into one target are serial,
+//!    and whoever waits is served in the order of coming.
+//! 2. The change set is put on the target's tip *of now*: the candidate.
+//! 3. The checks judge the candidate. Not the change set: two changes that are
+//!    each right can be wrong together.
+//! 4. What lands is compared with what was judged, tree by tree.
+//! 5. The target changes, in one step, with the journal before it.
+//!
+//! The lock is held from 2 to 5, so among ours nobody can come in between.
+//! Somebody else can (a person who commits): the step in 5 names the old value,
+//! fails, and everything starts at 2 again.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use cofferdam_git::merge::{self, Merged};
+use cofferdam_ledger::{Change as LedgerChange, Durability, NewPublication, PublicationState, State};
+use cofferdam_tree::Lock;
+
+use crate::config::RepoConfig;
+use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::gate::{self, Candidate, Judgement};
+use crate::report::Event;
+use crate::request::Check;
+use crate::target::{Change, PublishError, TargetRef};
+use crate::task::Job;
+use crate::Error;
+
+/// How often a target that somebody else moved is tried again.
+const TRIES: u32 = 5;
+
+/// How an attempt to publish ended.
+enum Published {
+    Landed,
+    Drifted(String),
+    Ended,
+}
+
+/// Takes a harvested task to its end. The task is in state `harvesting`, or in
+/// one from which a person can land it again.
+///
+/// # Errors
+/// When something of ours fails; the task's record then says so.
+pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
+    let Some(_lock) = admission(job)? else {
+        return job.end(State::Cancelled, "interrupted while waiting to land");
+    };
+    job.advance(State::Verifying, None)?;
+    for _ in 0..TRIES {
+        let Some((candidate, checks)) = candidate(job)? else { return Ok(()) };
+        if job.interrupted() {
+            return job.end(State::Cancelled, "interrupted");
+        }
+        if !verify(job, &candidate, &checks)? {
+            return Ok(());
+        }
+        if !publish {
+            let checked = if checks.is_empty() { "not checked" } else { "verified" };
+            return job.end(State::Ready, &format!("{checked}; `dam land {}` lands it", job.name));
+        }
+        if job.interrupted() {
+            return job.end(State::Cancelled, "interrupted");
+        }
+        match self::publish(job, &candidate)? {
+            Published::Landed | Published::Ended => return Ok(()),
+            Published::Drifted(why) => {
+                job.end(State::Ready, &why)?;
+                job.advance(State::Verifying, None)?;
+            }
+        }
+    }
+    job.end(State::Conflicted, "the target moved faster than it could be verified")
+}
+
+/// Waits for the target's landing lock; `None` when a person lost patience.
+fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
+    let target = job.target();
+    let name = match target {
+        TargetRef::Branch { name } | TargetRef::NewBranch { name } => name.clone(),
+        TargetRef::Remote(_) => format!("remote/{target}"),
+    };
+    let path = job.dam.landing_lock(&lock_name(&job.repo.key(), &name));
+    if let Some(lock) = Lock::try_exclusive(&path).map_err(lock_error)? {
+        let _ = lock.describe(job.name.as_ref());
+        return Ok(Some(lock));
+    }
+    let holder = Lock::holder(&path).unwrap_or_default();
+    job.reporter.report(Event::Waiting { what: format!("the landing into {target}"), holder });
+    // The kernel serves those who wait in order, but can't be interrupted here:
+    // a thread waits, and is left behind when the person gives up.
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || send.send(Lock::exclusive(&path, |_| {})));
+    loop {
+        match receive.recv_timeout(Duration::from_millis(50)) {
+            Ok(lock) => {
+                let lock = lock.map_err(lock_error)?;
+                let _ = lock.describe(job.name.as_ref());
+                return Ok(Some(lock));
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) if job.interrupted() => return Ok(None),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(Error::Internal("the wait for the landing lock broke off".into()));
+            }
+        }
+    }
+}
+
+fn lock_error(error: cofferdam_tree::LockError) -> Error {
+    Error::Internal(error.to_string())
+}
+
+/// A file name for a ref of a repository.
+fn lock_name(repo: &str, name: &str) -> String {
+    use sha2::Digest;
+    use std::fmt::Write;
+    let hash = sha2::Sha256::digest(name.as_bytes());
+    let mut text = format!("{repo}-");
+    for byte in &hash[..8] {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The candidate and its checks; `None` when the task has ended instead.
+fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>)>, Error> {
+    let begun = Instant::now();
+    let base = Facts::need("base", job.facts.base.as_ref())?.clone();
+    let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
+    let change = Facts::need("change set", job.facts.change.as_ref())?.clone();
+    let change_tree = Facts::need("change set's tree", job.facts.change_tree.as_ref())?.clone();
+    let target = job.target().clone();
+    let now = target.open(&job.repo, &job.store).fingerprint()?;
+    let tip = match (&target, now) {
+        (TargetRef::NewBranch { .. }, Some(_)) => {
+            job.end(State::Conflicted, &format!("branch `{target}` exists already"))?;
+            return Ok(None);
+        }
+        (TargetRef::NewBranch { .. }, None) => {
+            Facts::need("base", job.facts.pinned.as_ref())?.clone()
+        }
+        (_, Some(tip)) => tip,
+        (_, None) => {
+            job.end(State::Conflicted, &format!("`{target}` does not exist"))?;
+            return Ok(None);
+        }
+    };
+    let tip_tree = merge::tree_of(&job.store, &tip)?;
+    let attributes = job.stack()?.attributes(&job.dam.layers);
+    let scratch = job.dir.path().join("merge");
+    std::fs::create_dir_all(&scratch).at("make", &scratch)?;
+    let merged = merge::onto(
+        &job.store,
+        (&base, &base_tree),
+        &change_tree,
+        (&tip, &tip_tree),
+        &attributes,
+        &scratch,
+    );
+    std::fs::remove_dir_all(&scratch).at("remove", &scratch)?;
+    let tree = match merged? {
+        Merged::Clean(tree) => tree,
+        Merged::Conflict(paths) => {
+            let why = format!("it conflicts with what `{target}` has by now: {}", shown(&paths));
+            job.end(State::Conflicted, &why)?;
+            return Ok(None);
+        }
+    };
+    if tree == tip_tree {
+        job.end(State::Empty, &format!("`{target}` holds the whole change already"))?;
+        return Ok(None);
+    }
+    let config = RepoConfig::at(&job.store, &tip)?;
+    let commit = if tip == base && tree == change_tree {
+        change
+    } else {
+        let text = job.commit_text()?;
+        merge::commit(&job.store, &tree, &tip, &text)?
+    };
+    let mut checks = config.checks;
+    checks.extend(job.request.checks.iter().cloned());
+    if job.request.no_check {
+        checks.clear();
+    }
+    job.took("candidate", begun);
+    Ok(Some((Candidate { tip, commit, tree }, checks)))
+}
+
+fn shown(paths: &[String]) -> String {
+    const MOST: usize = 5;
+    let mut text =
+        paths.iter().take(MOST).map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
+    if paths.len() > MOST {
+        text.push_str(&format!(" and {} more", paths.len() - MOST));
+    }
+    text
+}
+
+/// Whether the candidate may land; the task has ended when not.
+fn verify(job: &mut Job<'_>, candidate: &Candidate, checks: &[Check]) -> Result<bool, Error> {
+    let begun = Instant::now();
+    if checks.is_empty() && !job.request.no_check {
+        job.end(State::Ready, "no check was given; `--check CMD` or `[[check]]` in cofferdam.toml names one")?;
+        return Ok(false);
+    }
+    match gate::judge(job, candidate, checks)? {
+        Judgement::Passed => {
+            let text = match checks {
+                [] => "no check, as asked".to_owned(),
+                [one] => format!("`{}` passed", one.name),
+                several => format!("{} checks passed", several.len()),
+            };
+            job.step("verified", begun, text);
+            Ok(true)
+        }
+        Judgement::Rejected(why) => {
+            job.end(State::Rejected, &why)?;
+            Ok(false)
+        }
+        Judgement::NoVerdict(why) => {
+            job.end(State::Ready, &why)?;
+            Ok(false)
+        }
+        Judgement::Interrupted => {
+            job.end(State::Cancelled, "interrupted during its checks")?;
+            Ok(false)
+        }
+    }
+}
+
+fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error> {
+    let begun = Instant::now();
+    // The promise itself, not a formality: a merger that took another base once
+    // landed trees that nobody had verified.
+    let landing = merge::tree_of(&job.store, &candidate.commit)?;
+    let judged_other = job.facts.checks.iter().any(|check| check.tree != landing.as_str());
+    if landing != candidate.tree || judged_other {
+        return Err(Error::Internal("what would land is not what was verified".into()));
+    }
+    job.facts.landed_on = Some(candidate.tip.clone());
+    job.advance(State::Publishing, None)?;
+    let target = job.target().clone();
+    let (repo, store) = (job.repo.clone(), job.store.clone());
+    let open = target.open(&repo, &store);
+    let task = job.id.to_string();
+    let old = match target {
+        TargetRef::NewBranch { .. } => None,
+        _ => Some(&candidate.tip),
+    };
+    let change = Change { old, new: &candidate.commit, task: &task };
+    let staged = match open.stage(change) {
+        Ok(staged) => staged,
+        Err(error) => return not_published(job, error),
+    };
+    let publication = job.dam.ledger.begin_publication(NewPublication {
+        task: job.id.clone(),
+        target: target.to_string(),
+        old: old.map(ToString::to_string),
+        new: candidate.commit.to_string(),
+        journal: serde_json::to_value(staged.journal()).expect("a journal serialises"),
+    })?;
+    let ledger = &mut job.dam.ledger;
+    let mut past_the_point = false;
+    let committed = open.commit(staged, change, &mut || {
+        past_the_point = true;
+        let (from, to) = (PublicationState::Intent, PublicationState::Committed);
+        ledger.advance_publication(publication, from, to, Durability::Normal)?;
+        Ok(())
+    });
+    let warning = match committed {
+        Ok(warning) => warning,
+        Err(error) if !past_the_point => {
+            let (from, to) = (PublicationState::Intent, PublicationState::Abandoned);
+            job.dam.ledger.advance_publication(publication, from, to, Durability::Normal)?;
+            return not_published(job, error);
+        }
+        // The change stands. What is left to do is in the journal, and the next
+        // command does it.
+        Err(PublishError::Error(error)) => return Err(error),
+        Err(other) => return Err(Error::Internal(other.to_string())),
+    };
+    job.facts.landed = Some(candidate.commit.clone());
+    job.took("landed", begun);
+    let facts = job.facts.to_value();
+    let change = LedgerChange { facts: Some(facts), reason: warning.as_deref(), detail: None };
+    job.dam.ledger.land(&job.id, publication, change)?;
+    job.state = State::Landed;
+    if let Some(text) = warning {
+        job.reporter.report(Event::Warning { text });
+    }
+    let text = match old {
+        Some(old) => format!("{target} {}..{}", old.0.short(), candidate.commit.0.short()),
+        None => format!("{target} at {}", candidate.commit.0.short()),
+    };
+    job.told("landed", begun, text);
+    Ok(Published::Landed)
+}
+
+/// The target is as it was.
+fn not_published(job: &mut Job<'_>, error: PublishError) -> Result<Published, Error> {
+    match error {
+        PublishError::Drifted(why) => Ok(Published::Drifted(why)),
+        PublishError::InTheWay(why) => {
+            job.end(State::Ready, &why)?;
+            Ok(Published::Ended)
+        }
+        PublishError::Error(error) => {
+            job.end(State::Ready, &format!("it could not be published: {}", chain(&error)))?;
+            Ok(Published::Ended)
+        }
+    }
+}
+
+/// An error with its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,237 @@
+//! What a command printed, kept within a cap.
+//!
+//! A line of the file is the time (milliseconds since 1970), `out` or `err`, and
+//! the text; a piece without a line end is written when it is long or its
+//! stream ends. Past half of the cap, lines go in turn to two more files, the
+//! older of which is started anew when the newer is full: so the beginning and
+//! the end are kept and the middle is lost. At the end they are put together
+//! with a line that says how much is missing.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::error::IoContext;
+
+const LONGEST_PIECE: usize = 8192;
+
+/// One stream of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Out,
+    Err,
+}
+
+impl Stream {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Stream::Out => "out",
+            Stream::Err => "err",
+        }
+    }
+}
+
+pub(crate) struct LogWriter {
+    path: PathBuf,
+    head: BufWriter<File>,
+    head_left: u64,
+    ring: Option<Ring>,
+    segment: u64,
+    lost: u64,
+    pending: [Vec<u8>; 2],
+}
+
+struct Ring {
+    current: BufWriter<File>,
+    used: u64,
+    second: bool,
+    older: u64,
+}
+
+impl LogWriter {
+    /// A log of at most about `cap` bytes at `path`.
+    pub(crate) fn create(path: &Path, cap: u64) -> Result<LogWriter, Error> {
+        let file = File::create(path).at("create", path)?;
+        Ok(LogWriter {
+            path: path.to_owned(),
+            head: BufWriter::new(file),
+            head_left: cap / 2,
+            ring: None,
+            segment: cap / 4,
+            lost: 0,
+            pending: [Vec::new(), Vec::new()],
+        })
+    }
+
+    fn part(&self, second: bool) -> PathBuf {
+        self.path.with_extension(if second { "b" } else { "a" })
+    }
+
+    /// Takes what was read from a stream.
+    pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) -> std::io::Result<()> {
+        let mut rest = bytes;
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = rest.split_at(end);
+            rest = &after[1..];
+            let mut whole = std::mem::take(&mut self.pending[stream as usize]);
+            whole.extend(line);
+            self.line(stream, &whole)?;
+        }
+        self.pending[stream as usize].extend(rest);
+        while self.pending[stream as usize].len() >= LONGEST_PIECE {
+            let tail = self.pending[stream as usize].split_off(LONGEST_PIECE);
+            let piece = std::mem::replace(&mut self.pending[stream as usize], tail);
+            self.line(stream, &piece)?;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, stream: Stream, text: &[u8]) -> std::io::Result<()> {
+        let mut line = format!("{} {} ", cofferdam_ledger::now_ms(), stream.name()).into_bytes();
+        line.extend(text);
+        line.push(b'\n');
+        let len = line.len() as u64;
+        if self.ring.is_none() {
+            if len <= self.head_left {
+                self.head_left -= len;
+                return self.head.write_all(&line);
+            }
+            let current = BufWriter::new(File::create(self.part(false))?);
+            self.ring = Some(Ring { current, used: 0, second: false, older: 0 });
+        }
+        let (segment, next) = (self.segment, self.ring.as_ref().is_some_and(|ring| !ring.second));
+        let next_path = self.part(next);
+        let ring = self.ring.as_mut().expect("made above");
+        if ring.used + len > segment && ring.used > 0 {
+            ring.current.flush()?;
+            self.lost += ring.older;
+            ring.older = ring.used;
+            ring.current = BufWriter::new(File::create(next_path)?);
+            ring.second = next;
+            ring.used = 0;
+        }
+        ring.used += len;
+        ring.current.write_all(&line)
+    }
+
+    /// Writes out what is in memory, for those who follow.
+    pub(crate) fn flush(&mut self) -> std::io::Result<()> {
+        self.head.flush()?;
+        self.ring.as_mut().map_or(Ok(()), |ring| ring.current.flush())
+    }
+
+    /// Puts the parts together.
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
+        let path = self.path.clone();
+        for stream in [Stream::Out, Stream::Err] {
+            let rest = std::mem::take(&mut self.pending[stream as usize]);
+            if !rest.is_empty() {
+                self.line(stream, &rest).at("write", &path)?;
+            }
+        }
+        self.flush().at("write", &path)?;
+        let Some(ring) = self.ring.take() else { return Ok(()) };
+        drop(ring.current);
+        if self.lost > 0 {
+            let text = format!("{} cut {} bytes are left out here\n", cofferdam_ledger::now_ms(), self.lost);
+            self.head.write_all(text.as_bytes()).at("write", &path)?;
+        }
+        for second in [!ring.second, ring.second] {
+            let part = self.part(second);
+            match File::open(&part) {
+                Ok(mut file) => {
+                    std::io::copy(&mut file, &mut self.head).at("write", &path)?;
+                    std::fs::remove_file(&part).at("remove", &part)?;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error).at("read", part),
+            }
+        }
+        self.head.flush().at("write", path)
+    }
+}
+
+/// One line of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// Milliseconds since 1970.
+    pub at_ms: i64,
+    /// `out`, `err` or `cut`.
+    pub stream: String,
+    /// What was printed, without the line end.
+    pub text: Vec<u8>,
+}
+
+impl LogLine {
+    /// Reads a line of a log file.
+    #[must_use]
+    pub fn parse(line: &[u8]) -> Option<LogLine> {
+        let mut parts = line.splitn(3, |byte| *byte == b' ');
+        let at_ms = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+        let stream = std::str::from_utf8(parts.next()?).ok()?.to_owned();
+        let text = parts.next()?;
+        Some(LogLine { at_ms, stream, text: text.strip_suffix(b"\n").unwrap_or(text).to_vec() })
+    }
+}
+
+/// Reads a log.
+///
+/// # Errors
+/// When it can't be read; a missing log is empty.
+pub fn read_log(path: &Path, mut line: impl FnMut(LogLine)) -> Result<(), Error> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).at("read", path),
+    };
+    for bytes in BufReader::new(file).split(b'\n') {
+        if let Some(parsed) = LogLine::parse(&bytes.at("read", path)?) {
+            line(parsed);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(path: &Path) -> Vec<String> {
+        let mut texts = Vec::new();
+        read_log(path, |line| {
+            texts.push(format!("{} {}", line.stream, String::from_utf8_lossy(&line.text)));
+        })
+        .expect("read");
+        texts
+    }
+
+    #[test]
+    fn pieces_become_lines() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("log");
+        let mut log = LogWriter::create(&path, 1 << 20).expect("create");
+        log.write(Stream::Out, b"a").expect("write");
+        log.write(Stream::Err, b"x\ny").expect("write");
+        log.write(Stream::Out, b"b\nc\n").expect("write");
+        log.finish().expect("finish");
+        assert_eq!(texts(&path), ["err x", "out ab", "out c", "err y"]);
+    }
+
+    #[test]
+    fn the_middle_is_cut_out_and_the_size_is_bounded() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("log");
+        let mut log = LogWriter::create(&path, 4000).expect("create");
+        for number in 0..10_000 {
+            log.write(Stream::Out, format!("line {number}\n").as_bytes()).expect("write");
+        }
+        log.finish().expect("finish");
+        let texts = texts(&path);
+        assert_eq!(texts.first().map(String::as_str), Some("out line 0"));
+        assert_eq!(texts.last().map(String::as_str), Some("out line 9999"));
+        assert_eq!(texts.iter().filter(|text| text.starts_with("cut ")).count(), 1);
+        assert!(std::fs::metadata(&path).expect("meta").len() < 4200);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("dir").count(), 1);
+    }
+}

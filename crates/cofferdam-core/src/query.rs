@@ -1,0 +1,112 @@
+//! What a person asks about tasks, and asks of them.
+
+use std::time::Duration;
+
+use cofferdam_ledger::{Filter, State, Task, TransitionRow};
+use cofferdam_sandbox::process::wait_gone;
+use cofferdam_tree::Lock;
+
+use crate::control::Control;
+use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::reconcile::reconcile;
+use crate::report::Silent;
+use crate::task::reopen;
+use crate::{Dam, Error, settle};
+
+/// The tasks there are, newest first.
+///
+/// # Errors
+/// When the ledger can't be read.
+pub fn list(dam: &mut Dam, all: bool, repo: Option<&str>) -> Result<Vec<Task>, Error> {
+    reconcile(dam)?;
+    let limit = (!all).then_some(50);
+    Ok(dam.ledger.tasks(Filter { repo, limit, ..Filter::default() })?)
+}
+
+/// A task and the steps it took.
+///
+/// # Errors
+/// [`Error::NoSuchTask`].
+pub fn show(dam: &mut Dam, name: &str) -> Result<(Task, Vec<TransitionRow>), Error> {
+    reconcile(dam)?;
+    let task = find(dam, name)?;
+    let history = dam.ledger.history(&task.id)?;
+    Ok((task, history))
+}
+
+fn find(dam: &Dam, name: &str) -> Result<Task, Error> {
+    dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))
+}
+
+/// The change set of a task as a patch, or (`stat`) as a summary.
+///
+/// # Errors
+/// [`Error::WrongState`] while it runs; [`Error::Git`] when the change set is
+/// gone.
+pub fn diff(dam: &mut Dam, name: &str, stat: bool, color: bool) -> Result<Vec<u8>, Error> {
+    reconcile(dam)?;
+    let task = find(dam, name)?;
+    if task.state.is_live() && dam.task_dir(&task.id).is_live()? {
+        return Err(Error::Live(task.name.to_string()));
+    }
+    let facts = Facts::of(&task)?;
+    let mut job = reopen(dam, task, Control::default(), &Silent)?;
+    let (old, new) = match (facts.landed_on, facts.landed) {
+        (Some(old), Some(new)) => (old, new),
+        _ => {
+            if job.facts.change.is_none() && !settle::harvest_again(&mut job)? {
+                return Ok(Vec::new());
+            }
+            let base = Facts::need("base", job.facts.base.as_ref())?.clone();
+            (base, Facts::need("change set", job.facts.change.as_ref())?.clone())
+        }
+    };
+    let color = if color { "--color=always" } else { "--color=never" };
+    let mut git = job.store.git().args(["diff", "--no-ext-diff", "--no-textconv", color]);
+    if stat {
+        git = git.args(["--stat"]);
+    }
+    Ok(git.args([old.as_str(), new.as_str()]).run()?)
+}
+
+/// Asks a task's supervisor to end it.
+///
+/// # Errors
+/// [`Error::NoSuchTask`]. A task that is not running is no error.
+pub fn stop(dam: &mut Dam, name: &str, patience: Option<Duration>) -> Result<Task, Error> {
+    reconcile(dam)?;
+    let task = find(dam, name)?;
+    let dir = dam.task_dir(&task.id);
+    if let Some(supervisor) = dir.supervisor()
+        && let Some(handle) = supervisor.open().at("hold", dir.path())?
+    {
+        let signal = rustix::process::Signal::TERM;
+        match rustix::process::pidfd_send_signal(&handle, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => return Err(error).at("signal the supervisor of", dir.path()),
+        }
+        if !wait_gone(&handle, patience).at("wait for", dir.path())? {
+            return Err(Error::Live(task.name.to_string()));
+        }
+    }
+    reconcile(dam)?;
+    find(dam, task.id.as_str())
+}
+
+/// Waits until nobody is at work on a task any more.
+///
+/// # Errors
+/// [`Error::NoSuchTask`].
+pub fn wait(dam: &mut Dam, name: &str) -> Result<Task, Error> {
+    let task = find(dam, name)?;
+    let dir = dam.task_dir(&task.id);
+    if dir.path().is_dir() {
+        let lock = Lock::shared(&dir.lock()).map_err(|error| Error::Internal(error.to_string()))?;
+        drop(lock);
+    }
+    reconcile(dam)?;
+    let task = find(dam, task.id.as_str())?;
+    debug_assert!(task.state.is_end() || task.state == State::Publishing);
+    Ok(task)
+}

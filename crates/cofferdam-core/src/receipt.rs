@@ -1,0 +1,183 @@
+//! The evidence of a task: who, base, change, verdicts, isolation in force.
+
+use cofferdam_git::harvest::ChangedPath;
+use cofferdam_ledger::{Outcome, State, Task};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::facts::Facts;
+use crate::request::{Level, Request};
+use crate::{Error, ExitCode};
+
+/// The version of this form. Fields are added, never changed or taken away,
+/// without a new number.
+pub const VERSION: u32 = 1;
+
+/// What isolated a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Isolation {
+    /// The level.
+    pub level: Level,
+    /// Network scope: `none` or `open`.
+    pub network: String,
+    /// `full`, or `nested` for programs with a sandbox of their own.
+    pub wall: String,
+    /// ABI of Landlock; 0 when the kernel has none.
+    pub landlock_abi: u32,
+    /// The host's user id that the task ran as.
+    pub uid: u32,
+}
+
+/// What one check said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckReport {
+    /// Its name.
+    pub name: String,
+    /// Its command.
+    pub run: String,
+    /// `passed`, `failed`, `error` or `timed-out`.
+    pub outcome: String,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+    /// Whether an earlier verdict on the same candidate was used.
+    pub cached: bool,
+    /// The tree that was checked.
+    pub tree: String,
+    /// The verdict's key in the ledger.
+    pub key: String,
+}
+
+impl CheckReport {
+    /// Whether the check lets the candidate through.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.outcome == Outcome::Passed.as_str() || self.outcome == Outcome::FlakyPassed.as_str()
+    }
+}
+
+/// A changed path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PathReport {
+    /// `A`dded, `M`odified, `D`eleted, `T`ype changed.
+    pub kind: char,
+    /// The path.
+    pub path: String,
+}
+
+impl From<&ChangedPath> for PathReport {
+    fn from(path: &ChangedPath) -> Self {
+        PathReport { kind: path.kind, path: path.path.clone() }
+    }
+}
+
+/// A step that the task took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StepReport {
+    /// Its name.
+    pub step: String,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// See the module. Printed by `dam run --format json` and `dam show`, and kept
+/// as `receipt.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Receipt {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The task's id.
+    pub task: String,
+    /// Its name.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: String,
+    /// What `dam run` ended with, or would have.
+    pub exit_code: u8,
+    /// Why it is in its state.
+    pub reason: Option<String>,
+    /// The command.
+    pub command: String,
+    /// The directory of the repository.
+    pub repository: Option<String>,
+    /// What is to be changed.
+    pub target: Option<String>,
+    /// The commit it started from.
+    pub base: Option<String>,
+    /// The change set's commit, in our store.
+    pub change: Option<String>,
+    /// Changed paths.
+    pub paths: Vec<PathReport>,
+    /// What was left out of the change set.
+    pub left_out: Vec<String>,
+    /// What the checks said.
+    pub checks: Vec<CheckReport>,
+    /// Whether the task was to land without any check.
+    pub no_check: bool,
+    /// The tip that it landed on.
+    pub landed_on: Option<String>,
+    /// The landed commit.
+    pub landed: Option<String>,
+    /// What isolated it.
+    pub isolation: Option<Isolation>,
+    /// The command's exit code.
+    pub command_exit: Option<i32>,
+    /// The signal that ended the command.
+    pub command_signal: Option<i32>,
+    /// The steps it took.
+    pub steps: Vec<StepReport>,
+    /// When it was created, milliseconds since 1970.
+    pub created_ms: i64,
+    /// When its record last changed, milliseconds since 1970.
+    pub updated_ms: i64,
+    /// Whether its context is still on disk.
+    pub context_kept: bool,
+}
+
+impl Receipt {
+    /// The receipt of a task as the ledger has it.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] when the record makes no sense.
+    pub fn of(task: &Task) -> Result<Receipt, Error> {
+        let facts = Facts::of(task)?;
+        let request: Request = serde_json::from_value(task.spec.clone())
+            .map_err(|error| Error::Internal(format!("the request of task `{}` is broken: {error}", task.id)))?;
+        let exit = if task.state.is_live() { ExitCode::Done } else { ExitCode::of_state(task.state) };
+        Ok(Receipt {
+            version: VERSION,
+            task: task.id.to_string(),
+            name: task.name.to_string(),
+            state: task.state.to_string(),
+            exit_code: exit as u8,
+            reason: task.reason.clone(),
+            command: request.command(),
+            repository: facts.repo_dir.as_ref().map(|dir| dir.display().to_string()),
+            target: facts.target.as_ref().map(ToString::to_string),
+            base: facts.base.as_ref().map(ToString::to_string),
+            change: facts.change.as_ref().map(ToString::to_string),
+            paths: facts.paths.iter().map(PathReport::from).collect(),
+            left_out: facts.left_out,
+            checks: facts.checks,
+            no_check: request.no_check,
+            landed_on: facts.landed_on.as_ref().map(ToString::to_string),
+            landed: facts.landed.as_ref().map(ToString::to_string),
+            isolation: facts.isolation,
+            command_exit: facts.exit_code,
+            command_signal: facts.signal,
+            steps: facts
+                .steps
+                .into_iter()
+                .map(|(step, took_ms)| StepReport { step, took_ms })
+                .collect(),
+            created_ms: task.created_ms,
+            updated_ms: task.updated_ms,
+            context_kept: !task.settled,
+        })
+    }
+
+    /// The state as a type.
+    #[must_use]
+    pub fn state(&self) -> Option<State> {
+        State::parse(&self.state)
+    }
+}

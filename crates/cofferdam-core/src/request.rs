@@ -1,0 +1,161 @@
+//! What a person asked for.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cofferdam_ledger::TaskName;
+use cofferdam_sandbox::{Network, Wall};
+use serde::{Deserialize, Serialize};
+
+/// How strong the boundary is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// A linked worktree.
+    Worktree,
+    /// Own namespaces.
+    Sandbox,
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Level::Worktree => "worktree",
+            Level::Sandbox => "sandbox",
+        })
+    }
+}
+
+/// Where the result is to go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Into {
+    /// The branch that is checked out.
+    Current,
+    /// A named branch, local or `REMOTE/BRANCH`.
+    Named(String),
+    /// A new branch `dam/<name>`.
+    NewBranch,
+}
+
+/// A verifying command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Check {
+    /// Its name, for people.
+    pub name: String,
+    /// Run by `sh -c` at the top of the repository.
+    pub run: String,
+    /// How long it may take.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "duration")]
+    pub timeout: Option<Duration>,
+}
+
+/// One task as it was asked for. Kept in the ledger, except for the values of
+/// environment variables.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// Program and arguments.
+    #[serde(with = "words")]
+    pub argv: Vec<OsString>,
+    /// The commit to start from; the target's tip when not given.
+    pub base: Option<String>,
+    /// Where the result is to go.
+    pub into: Into,
+    /// Checks from the command line.
+    pub checks: Vec<Check>,
+    /// Land without any check.
+    pub no_check: bool,
+    /// Paths that are not in the base and that the task gets a copy of, relative
+    /// to the top of the repository.
+    pub carry: Vec<PathBuf>,
+    /// Start from the uncommitted work in the checkout.
+    pub carry_dirty: bool,
+    /// Names of further environment variables.
+    pub env_names: Vec<String>,
+    /// Their values; never kept.
+    #[serde(skip)]
+    pub env: Vec<(OsString, OsString)>,
+    /// Network scope.
+    pub network: Network,
+    /// How the second wall stands.
+    pub wall: Wall,
+    /// How long the command may take.
+    #[serde(with = "duration")]
+    pub timeout: Option<Duration>,
+    /// The task's name.
+    pub name: Option<TaskName>,
+    /// The landed commit's message.
+    pub message: Option<String>,
+    /// Whether to land when everything is well.
+    pub land: bool,
+    /// Keep the context in any case.
+    pub keep: bool,
+    /// No writable files in the repository.
+    pub read_only: bool,
+    /// How strong the boundary has to be.
+    pub level: Level,
+}
+
+impl Request {
+    /// The command as one line, for people.
+    #[must_use]
+    pub fn command(&self) -> String {
+        self.argv.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+mod duration {
+    use super::{Deserialize, Duration};
+    use serde::{Deserializer, Serializer};
+
+    #[expect(clippy::ref_option, reason = "the signature that serde calls")]
+    pub(super) fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => to.serialize_some(&humantime::format_duration(*value).to_string()),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| humantime::parse_duration(&text).map_err(serde::de::Error::custom)).transpose()
+    }
+}
+
+/// Arguments as text where they are text, else as bytes.
+mod words {
+    use super::{Deserialize, OsStrExt, OsString, OsStringExt, Serialize};
+    use serde::{Deserializer, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Word {
+        Text(String),
+        Bytes(Vec<u8>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(value: &[OsString], to: S) -> Result<S::Ok, S::Error> {
+        let words: Vec<Word> = value
+            .iter()
+            .map(|word| match word.to_str() {
+                Some(text) => Word::Text(text.to_owned()),
+                None => Word::Bytes(word.as_bytes().to_vec()),
+            })
+            .collect();
+        words.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {
+        Ok(Vec::<Word>::deserialize(from)?
+            .into_iter()
+            .map(|word| match word {
+                Word::Text(text) => text.into(),
+                Word::Bytes(bytes) => OsString::from_vec(bytes),
+            })
+            .collect())
+    }
+}

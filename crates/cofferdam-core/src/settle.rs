@@ -1,0 +1,379 @@
+//! The end of a context.
+//!
+//! A context is removed when nothing can be lost by it, and by nothing less:
+//!
+//! - its change landed, or there was none;
+//! - a person dropped it by command;
+//! - its time is over (7 days) *and* its work was saved as a bundle in the
+//!   task's directory. When that can't be done, it stays.
+//!
+//! Removing is a rename into `trash/`; what lies there goes later, gently, in a
+//! process of its own: mass deletion makes ext4 slow for whoever creates next.
+//! The task's log and receipt stay for 90 days.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use cofferdam_git::harvest::{Rules, collect};
+use cofferdam_git::publish;
+use cofferdam_ledger::{Filter, State, Task, now_ms};
+
+use crate::boundary;
+use crate::context::Context;
+use crate::control::Control;
+use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::reconcile::reconcile;
+use crate::report::Silent;
+use crate::task::{Job, reopen};
+use crate::{Dam, Error, land};
+
+/// The first argument that makes a binary call [`sweep_main`].
+pub const ARGUMENT: &str = "__sweep";
+
+/// How long a context that did not land is kept.
+pub const FAILED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long records, logs and receipts are kept.
+pub const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
+
+/// The parts of a task's directory that are its context.
+const CONTEXT: &[&str] = &["upper", "work", "home", "tmp", "out", "checks", "merge", "ns"];
+
+/// What every command that may delete begins with.
+///
+/// # Errors
+/// When the ledger can't be read.
+pub fn housekeeping(dam: &mut Dam) -> Result<Vec<String>, Error> {
+    let mut left = reconcile(dam)?;
+    let before = now_ms() - i64::try_from(FAILED_FOR.as_millis()).unwrap_or(i64::MAX);
+    for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
+        if task.state.is_end()
+            && task.updated_ms < before
+            && let Err(error) = expire(dam, &task)
+        {
+            left.push(format!("task `{}` is kept: {}", task.name, land::chain(&error)));
+        }
+    }
+    Ok(left)
+}
+
+/// After a run: what is no longer needed goes.
+pub(crate) fn after(job: &mut Job<'_>, task: &Task) -> Result<(), Error> {
+    if matches!(task.state, State::Landed | State::Empty) && !job.request.keep {
+        remove(job)?;
+        sweep_later(job.dam)?;
+    }
+    Ok(())
+}
+
+/// Removes the context of a job whose lock is held.
+fn remove(job: &mut Job<'_>) -> Result<(), Error> {
+    for name in CONTEXT {
+        match job.dam.trash.take(job.dir.path(), name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).at("move away", job.dir.path().join(name));
+            }
+            _ => {}
+        }
+    }
+    if job.pinned().is_some() && !matches!(job.target(), crate::target::TargetRef::Remote(_)) {
+        publish::pin(&job.repo, job.id.as_str(), None)?;
+    }
+    if job.facts.change.is_some() || job.request.carry_dirty {
+        forget_refs(job)?;
+    }
+    job.dam.ledger.settle(&job.id)?;
+    Ok(())
+}
+
+fn forget_refs(job: &Job<'_>) -> Result<(), Error> {
+    let input = format!("delete refs/dam/{0}\0\0delete refs/dam/{0}-base\0\0", job.id);
+    // Either may be missing; one that stays is collected by gc.
+    job.store.git().args(["update-ref", "--stdin", "-z"]).input(input).finish()?;
+    Ok(())
+}
+
+/// Deletes a task's context because a person said so.
+///
+/// # Errors
+/// [`Error::Live`] while it runs.
+pub fn drop_task(dam: &mut Dam, name: &str) -> Result<Task, Error> {
+    reconcile(dam)?;
+    let task = dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))?;
+    if task.settled {
+        return Ok(task);
+    }
+    if dam.task_dir(&task.id).is_live()? {
+        return Err(Error::Live(task.name.to_string()));
+    }
+    match reopen(dam, task.clone(), Control::default(), &Silent) {
+        Ok(mut job) => remove(&mut job)?,
+        // Its repository is gone; what is ours can still go.
+        Err(Error::Git(_)) => remove_without_repository(dam, &task)?,
+        Err(error) => return Err(error),
+    }
+    sweep_later(dam)?;
+    dam.ledger.task(&task.id)?.ok_or_else(|| Error::NoSuchTask(task.id.to_string()))
+}
+
+fn remove_without_repository(dam: &mut Dam, task: &Task) -> Result<(), Error> {
+    let dir = dam.task_dir(&task.id);
+    for name in CONTEXT {
+        match dam.trash.take(dir.path(), name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).at("move away", dir.path().join(name));
+            }
+            _ => {}
+        }
+    }
+    dam.ledger.settle(&task.id)?;
+    Ok(())
+}
+
+/// Removes a context whose time is over, its work saved first.
+fn expire(dam: &mut Dam, task: &Task) -> Result<(), Error> {
+    let mut job = reopen(dam, task.clone(), Control::default(), &Silent)?;
+    if !matches!(job.state, State::Landed | State::Empty) {
+        save(&mut job)?;
+    }
+    remove(&mut job)
+}
+
+/// Saves the work of a context as a bundle beside its log.
+fn save(job: &mut Job<'_>) -> Result<(), Error> {
+    if job.facts.change.is_none() && !harvest_again(job)? {
+        return Ok(());
+    }
+    let path = job.dir.path().join("saved.bundle");
+    let pinned = Facts::need("base", job.facts.pinned.as_ref())?;
+    job.store
+        .git()
+        .args(["bundle", "create", "--quiet"])
+        .args([path.as_os_str()])
+        .args([format!("refs/dam/{}", job.id), format!("^{pinned}")])
+        .run()?;
+    let file = std::fs::File::open(&path).at("open", &path)?;
+    file.sync_all().at("sync", &path)
+}
+
+/// Reads the change set of a context whose command failed; whether there is one.
+///
+/// # Errors
+/// When it can't be read: from an earlier boot, or refused by name.
+pub(crate) fn harvest_again(job: &mut Job<'_>) -> Result<bool, Error> {
+    let upper = job.dir.path().join("upper");
+    let Some(stack) = job.facts.stack.clone() else { return Ok(false) };
+    if !upper.is_dir() {
+        return Ok(false);
+    }
+    // Written without syncs: after a power loss it can hold anything.
+    let boot = cofferdam_sandbox::process::boot_id().at("read", "/proc")?;
+    if job.facts.boot.as_ref() != Some(&boot) {
+        return Err(Error::Internal("its files are from before the machine was restarted".into()));
+    }
+    let context = Context {
+        dir: job.dir.path().to_owned(),
+        base: job.dam.contexts_dir(),
+        stack,
+        ids: job.ids,
+        read_only: job.request.read_only,
+    };
+    let rules = Rules {
+        excludes: job.excludes.clone(),
+        ignore_case: job.config.is_true("core.ignorecase"),
+        carried: Vec::new(),
+        most_entries: 2_000_000,
+        most_bytes: 64 << 30,
+    };
+    let base = Facts::need("base", job.facts.base.as_ref())?.clone();
+    let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
+    let mut text = job.commit_text()?;
+    text.message = format!("{}: unfinished work\n\nDam-Task: {} {0}\n", job.name, job.id);
+    let attributes = context.stack.attributes(&job.dam.layers);
+    let boundary = boundary::of_level(job.request.level)?;
+    let mut changes = boundary.changes(&context, &rules)?;
+    let id = job.id.as_str();
+    let base = (&base, &base_tree);
+    let collected =
+        collect(&job.store, &job.config, base, &attributes, &text, id, changes.frames());
+    let ended = changes.end();
+    let collected = collected?;
+    ended?;
+    let Some(changes) = collected else { return Ok(false) };
+    job.facts.change = Some(changes.commit);
+    job.facts.change_tree = Some(changes.tree);
+    job.facts.paths = changes.paths;
+    Ok(true)
+}
+
+/// What a collection did, or would do.
+#[derive(Debug, Clone, Default, serde::Serialize, schemars::JsonSchema)]
+pub struct GcReport {
+    /// Whether nothing was done.
+    pub dry_run: bool,
+    /// Contexts removed, by task name.
+    pub contexts: Vec<String>,
+    /// Layers removed.
+    pub layers: Vec<String>,
+    /// Records forgotten.
+    pub records: u64,
+    /// Entries of the trash removed.
+    pub trash: u64,
+    /// What was kept, and why.
+    pub kept: Vec<String>,
+}
+
+/// Collects what is no longer needed.
+///
+/// # Errors
+/// When the ledger or the layer store can't be read.
+pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
+    let mut report = GcReport { dry_run, ..GcReport::default() };
+    if dry_run {
+        let before = now_ms() - i64::try_from(FAILED_FOR.as_millis()).unwrap_or(i64::MAX);
+        for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
+            if leftover(dam, &task)? || (task.state.is_end() && task.updated_ms < before) {
+                report.contexts.push(task.name.to_string());
+            }
+        }
+    } else {
+        report.kept = housekeeping(dam)?;
+        for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
+            if !leftover(dam, &task)? {
+                continue;
+            }
+            let name = task.name.to_string();
+            match drop_task(dam, task.id.as_str()) {
+                Ok(_) => report.contexts.push(name),
+                Err(error) => report.kept.push(format!("task `{name}`: {}", land::chain(&error))),
+            }
+        }
+        let before = now_ms() - i64::try_from(RECORDS_FOR.as_millis()).unwrap_or(i64::MAX);
+        for id in dam.ledger.prune(before)? {
+            report.records += 1;
+            let dir = dam.task_dir(&id);
+            if let Some(parent) = dir.path().parent()
+                && dir.path().is_dir()
+            {
+                dam.trash.take(parent, id.as_str()).at("move away", dir.path())?;
+            }
+        }
+        orphans(dam)?;
+    }
+    unused_layers(dam, &mut report)?;
+    if !dry_run {
+        drafts(dam)?;
+        dam.layers.sweep().map_err(cofferdam_git::GitError::from)?;
+        let emptied = dam.trash.empty(Duration::MAX).at("empty", dam.trash.dir())?;
+        report.trash = emptied.removed;
+        report.kept.extend(emptied.stuck.iter().map(ToString::to_string));
+        dam.ledger.checkpoint()?;
+    }
+    Ok(report)
+}
+
+/// A landed or empty task whose context was not removed because its supervisor
+/// died, not because somebody asked to keep it.
+fn leftover(dam: &Dam, task: &Task) -> Result<bool, Error> {
+    let keep = task.spec.get("keep").and_then(serde_json::Value::as_bool).unwrap_or(false);
+    Ok(matches!(task.state, State::Landed | State::Empty)
+        && !keep
+        && !dam.task_dir(&task.id).is_live()?)
+}
+
+/// Task directories without a record: their supervisor died between making the
+/// directory and recording the task, so nothing has ever run in them.
+fn orphans(dam: &mut Dam) -> Result<(), Error> {
+    let tasks = dam.tasks_dir();
+    for entry in std::fs::read_dir(&tasks).at("read", &tasks)? {
+        let entry = entry.at("read", &tasks)?;
+        let Ok(id) = cofferdam_ledger::TaskId::parse(&entry.file_name().to_string_lossy()) else {
+            continue;
+        };
+        let dir = dam.task_dir(&id);
+        if dam.ledger.task(&id)?.is_none() && !dir.path().join("upper").exists() && !dir.is_live()? {
+            dam.trash.take(&tasks, id.as_str()).at("move away", dir.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Drafts of stores whose maker died.
+fn drafts(dam: &Dam) -> Result<(), Error> {
+    let stores = dam.dir().join("store");
+    for entry in std::fs::read_dir(&stores).at("read", &stores)? {
+        let name = entry.at("read", &stores)?.file_name();
+        let maker = name.to_string_lossy().strip_prefix(".tmp-").and_then(|rest| {
+            rest.split('-').next()?.parse::<u32>().ok()
+        });
+        let Some(pid) = maker else { continue };
+        if cofferdam_sandbox::process::ProcessName::of(pid).at("read", "/proc")?.is_none() {
+            dam.trash.take(&stores, &name).at("move away", stores.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Layers that no context stands on, but for the newest base of each repository,
+/// which the next task will want.
+fn unused_layers(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
+    let failed = cofferdam_git::GitError::from;
+    let mut used = Vec::new();
+    for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
+        if let Some(stack) = Facts::of(&task)?.stack {
+            used.extend(stack.ids);
+        }
+        // It may be about to make one.
+        if task.state.is_live() {
+            return Ok(());
+        }
+    }
+    let mut layers = dam.layers.list().map_err(failed)?;
+    layers.sort_by_key(|(_, meta)| std::cmp::Reverse(meta.created_ms));
+    let mut newest = std::collections::HashSet::new();
+    let mut unused = Vec::new();
+    for (id, meta) in layers {
+        let group = meta.key.split_once('-').map(|(_, rest)| rest.to_owned()).unwrap_or_default();
+        let is_newest_base = meta.base.is_none() && newest.insert(group);
+        if !is_newest_base && !used.contains(&id) {
+            unused.push(id);
+        }
+    }
+    unused.extend(dam.layers.unusable().map_err(failed)?.into_iter().filter(|id| !used.contains(id)));
+    for id in unused {
+        if !report.dry_run {
+            dam.layers.remove(&id, &dam.trash).map_err(failed)?;
+        }
+        report.layers.push(id.to_string());
+    }
+    Ok(())
+}
+
+/// Starts a process that empties the trash in its own time.
+fn sweep_later(dam: &Dam) -> Result<(), Error> {
+    use std::os::unix::process::CommandExt;
+    let spawned = std::process::Command::new("/proc/self/exe")
+        .arg0("dam-sweep")
+        .arg(ARGUMENT)
+        .arg(dam.trash.dir())
+        .env_clear()
+        .process_group(0)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    // It goes the next time otherwise.
+    drop(spawned);
+    Ok(())
+}
+
+/// Is the process that empties the trash; never returns.
+pub fn sweep_main() -> ! {
+    let dir = std::env::args_os().nth(2).unwrap_or_default();
+    let emptied = rustix::process::nice(10)
+        .map_err(std::io::Error::from)
+        .and_then(|_| cofferdam_tree::Trash::new(dir))
+        .and_then(|trash| trash.empty(Duration::from_secs(600)));
+    std::process::exit(i32::from(emptied.is_err()))
+}

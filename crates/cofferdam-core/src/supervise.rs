@@ -1,0 +1,196 @@
+//! Running one command in a context, to its end.
+//!
+//! The calling thread spawns, waits and reaps: its end would be the task's. Two
+//! threads read what the command prints, one waits for the person and the clock.
+//!
+//! | what | first | then |
+//! |---|---|---|
+//! | first interrupt | every process is asked (SIGTERM) | killed after the grace |
+//! | second interrupt | killed (SIGKILL to pid 1) | |
+//! | time is up | asked | killed after the grace |
+//!
+//! Whoever ends the run, the function returns when the last process is gone.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use cofferdam_sandbox::{Event as SandboxEvent, Spec};
+
+use crate::boundary::Boundary;
+use crate::control::{Control, Woken};
+use crate::error::IoContext;
+use crate::log::{LogWriter, Stream};
+use crate::report::{Event, Reporter};
+use crate::{Error, TaskDir};
+
+/// How long processes have between being asked and being killed.
+pub const GRACE: Duration = Duration::from_secs(10);
+/// How much of a command's output is kept, in bytes.
+pub const LOG_CAP: u64 = 64 << 20;
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself.
+    Exited {
+        /// Its exit code.
+        code: Option<i32>,
+        /// The signal that ended it.
+        signal: Option<i32>,
+    },
+    /// It could not be started: the error number of execve(2).
+    NotStarted(i32),
+    /// Its time was up.
+    TimedOut,
+    /// A person ended it.
+    Interrupted,
+    /// Something outside killed it.
+    Killed,
+}
+
+/// A command that ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// How.
+    pub ended: Ended,
+    /// Processes that it had left running; they were ended.
+    pub left_running: u32,
+    /// From the go to the end.
+    pub took: Duration,
+}
+
+/// Who ended it, if not itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Person,
+    Clock,
+}
+
+/// What is run, and where what comes of it goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// The command behind its boundary.
+    pub spec: &'a Spec,
+    /// The context's directory.
+    pub context: &'a Path,
+    /// The log to be written.
+    pub log: &'a Path,
+    /// How long it may take.
+    pub timeout: Option<Duration>,
+}
+
+/// Runs a command behind `boundary` to its end.
+///
+/// # Errors
+/// [`Error::Isolation`] when the boundary can't be had; nothing has run then.
+pub fn run(
+    boundary: &dyn Boundary,
+    plan: &Plan<'_>,
+    control: &Control,
+    reporter: Option<&dyn Reporter>,
+) -> Result<Run, Error> {
+    let Plan { spec, context: context_dir, log, timeout } = *plan;
+    let log = Mutex::new(LogWriter::create(log, LOG_CAP)?);
+    let seen = control.interrupts();
+    let mut running = boundary.spawn(spec)?;
+    TaskDir::write_ns(context_dir, running.name())?;
+    let mut remote = running.remote().at("hold", context_dir)?;
+    let (stdout, stderr) = (running.stdout.take(), running.stderr.take());
+    match running.next_event().map_err(Error::Isolation)? {
+        SandboxEvent::Ready => {}
+        other => return Err(Error::Internal(format!("pid 1 said {other:?} instead of ready"))),
+    }
+    let begun = Instant::now();
+    let wakeups = control.wakeups();
+    let cause = Mutex::new(None);
+    let event = std::thread::scope(|scope| {
+        if let Some(pipe) = stdout {
+            scope.spawn(|| pump(pipe, Stream::Out, &log, reporter));
+        }
+        if let Some(pipe) = stderr {
+            scope.spawn(|| pump(pipe, Stream::Err, &log, reporter));
+        }
+        scope.spawn(|| {
+            let mut deadline = timeout.map(|timeout| begun + timeout);
+            let mut seen = seen;
+            loop {
+                let why = match control.wait(seen, wakeups, deadline) {
+                    Woken::Awoken => return,
+                    Woken::Interrupted(count) => {
+                        seen = count;
+                        Cause::Person
+                    }
+                    Woken::Deadline => Cause::Clock,
+                };
+                let mut cause = cause.lock().expect("cause");
+                if cause.is_some() {
+                    remote.kill();
+                    deadline = None;
+                } else {
+                    *cause = Some(why);
+                    remote.ask_to_end();
+                    deadline = Some(Instant::now() + GRACE);
+                }
+            }
+        });
+        let event = running.go().at("start the command in", context_dir).and_then(|()| {
+            running.next_event().map_err(Error::Isolation)
+        });
+        // Before the pumps are joined: every process has to be gone, or a pipe
+        // that one of them holds would never end.
+        drop(running);
+        control.wake();
+        event
+    })?;
+    log.into_inner().expect("log").finish()?;
+    let cause = cause.into_inner().expect("cause");
+    let (ended, left_running) = match (event, cause) {
+        (SandboxEvent::NotStarted { errno }, _) => (Ended::NotStarted(errno), 0),
+        (SandboxEvent::Exited { left_running, .. }, Some(Cause::Person)) => {
+            (Ended::Interrupted, left_running)
+        }
+        (SandboxEvent::Exited { left_running, .. }, Some(Cause::Clock)) => {
+            (Ended::TimedOut, left_running)
+        }
+        (SandboxEvent::Exited { code, signal, left_running }, None) => {
+            (Ended::Exited { code, signal }, left_running)
+        }
+        (_, Some(Cause::Person)) => (Ended::Interrupted, 0),
+        (_, Some(Cause::Clock)) => (Ended::TimedOut, 0),
+        (_, None) => (Ended::Killed, 0),
+    };
+    Ok(Run { ended, left_running, took: begun.elapsed() })
+}
+
+/// Reads a stream to its end, whatever becomes of log and listener: a pipe that
+/// nobody reads would stop the command.
+fn pump(
+    mut pipe: std::fs::File,
+    stream: Stream,
+    log: &Mutex<LogWriter>,
+    reporter: Option<&dyn Reporter>,
+) {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let read = match pipe.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
+        let bytes = &buffer[..read];
+        {
+            let mut log = log.lock().expect("log");
+            let _ = log.write(stream, bytes).and_then(|()| log.flush());
+        }
+        if let Some(reporter) = reporter {
+            reporter.report(Event::Output {
+                stream: stream.name(),
+                text: String::from_utf8_lossy(bytes).into_owned(),
+                bytes: bytes.to_vec(),
+            });
+        }
+    }
+}

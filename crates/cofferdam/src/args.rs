@@ -1,0 +1,274 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use cofferdam_core::request::Level;
+
+/// Isolated write contexts for unattended work: one task, one context, one
+/// verified change, one landing.
+#[derive(Debug, Parser)]
+#[command(name = "dam", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub struct Args {
+    /// How results are printed.
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  landed, or nothing to land     5  held by another task
+  1  the command failed             6  isolation not available
+  2  usage                          7  timed out
+  3  rejected by a check            8  ready: waits for a person
+  4  conflict or drift             70  internal error
+                                  130  interrupted";
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object at the end.
+    Json,
+    /// One JSON object per event, as it happens.
+    Jsonl,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command in a context of its own and land what it changed.
+    Run(Box<Run>),
+    /// List tasks.
+    #[command(alias = "ls")]
+    List(List),
+    /// Show one task: state, checks, changed paths, what isolated it.
+    Show(Name),
+    /// Show what a task changed.
+    Diff(Diff),
+    /// Show what a task's command printed.
+    Log(Log),
+    /// Land a task that waits: verify it on the target's tip of now, then publish.
+    Land(Land),
+    /// Delete a task's context and free its name. Its log and receipt stay.
+    Drop(Names),
+    /// End a running task; its context is kept.
+    Stop(Name),
+    /// Wait until a task has come to an end, and exit as it did.
+    Wait(Name),
+    /// Collect what is no longer needed.
+    Gc(Gc),
+    /// Try each thing that isolation needs on this machine, and say what is missing.
+    Doctor,
+    /// Show it all in a throw-away repository: eight tasks in parallel.
+    Demo(Demo),
+    /// Print the completion script of a shell.
+    Completion {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all of them into a directory.
+    Man {
+        /// The directory.
+        dir: Option<PathBuf>,
+    },
+    /// Print the JSON schema of an output.
+    #[command(hide = true)]
+    Schema {
+        /// `receipt`, `event`, `tasks`, `gc` or `doctor`.
+        name: String,
+    },
+}
+
+/// Run a command in a context of its own.
+#[derive(Debug, ClapArgs)]
+pub struct Run {
+    /// Start from this commit instead of the target's tip.
+    #[arg(long, value_name = "REV")]
+    pub base: Option<String>,
+    /// Land on this branch; `REMOTE/BRANCH` for one of a remote.
+    #[arg(long, value_name = "BRANCH", conflicts_with = "branch")]
+    pub into: Option<String>,
+    /// Leave the verified result as a new branch `dam/<name>`.
+    #[arg(long)]
+    pub branch: bool,
+    /// A command that must pass on exactly what will land. Can be repeated.
+    #[arg(long = "check", value_name = "CMD")]
+    pub checks: Vec<String>,
+    /// Land without any check.
+    #[arg(long, conflicts_with = "checks")]
+    pub no_check: bool,
+    /// Give the task a copy of a path that is not in the base, such as `.env.test`.
+    #[arg(long, value_name = "PATH")]
+    pub carry: Vec<PathBuf>,
+    /// Start from the uncommitted work in the checkout; only what the task adds lands.
+    #[arg(long, conflicts_with_all = ["base", "into"])]
+    pub carry_dirty: bool,
+    /// Pass an environment variable on, or set one.
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<OsString>,
+    /// The network that the task can reach.
+    #[arg(long, value_enum, default_value_t = Net::None)]
+    pub net: Net,
+    /// For programs that bring their own sandbox: allow namespaces inside.
+    #[arg(long)]
+    pub nested: bool,
+    /// How long the command may take, such as `90s` or `8h`.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub timeout: Option<Duration>,
+    /// The task's name: `[a-z0-9][a-z0-9._-]*`.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The landed commit's message.
+    #[arg(short, long)]
+    pub message: Option<String>,
+    /// Land when everything is well (the default).
+    #[arg(long, overrides_with = "no_land")]
+    pub land: bool,
+    /// Verify, but leave the landing to `dam land`.
+    #[arg(long)]
+    pub no_land: bool,
+    /// Keep the context whatever the outcome.
+    #[arg(long)]
+    pub keep: bool,
+    /// Give the task no writable files in the repository.
+    #[arg(long)]
+    pub read_only: bool,
+    /// How strong the boundary has to be.
+    #[arg(long, value_parser = parse_level, default_value = "sandbox")]
+    pub level: Level,
+    /// The command.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// The network that a task can reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Net {
+    /// A private loopback.
+    None,
+    /// The host's network.
+    Open,
+}
+
+/// List tasks.
+#[derive(Debug, ClapArgs)]
+pub struct List {
+    /// All of them, not only the newest 50.
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// A task.
+#[derive(Debug, ClapArgs)]
+pub struct Name {
+    /// Name or id of the task.
+    pub name: String,
+}
+
+/// Tasks.
+#[derive(Debug, ClapArgs)]
+pub struct Names {
+    /// Names or ids of the tasks.
+    #[arg(required = true)]
+    pub names: Vec<String>,
+}
+
+/// Show what a task changed.
+#[derive(Debug, ClapArgs)]
+pub struct Diff {
+    /// Name or id of the task.
+    pub name: String,
+    /// Only the paths and how much changed in each.
+    #[arg(long)]
+    pub stat: bool,
+}
+
+/// Show what a task's command printed.
+#[derive(Debug, ClapArgs)]
+pub struct Log {
+    /// Name or id of the task.
+    pub name: String,
+    /// Go on as more is printed, until the task has ended.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Show the time of each line.
+    #[arg(short, long)]
+    pub timestamps: bool,
+    /// Show what a check printed instead, by its number from 1.
+    #[arg(long, value_name = "N")]
+    pub check: Option<usize>,
+}
+
+/// Land a task that waits.
+#[derive(Debug, ClapArgs)]
+pub struct Land {
+    /// Name or id of the task.
+    pub name: String,
+    /// A further check.
+    #[arg(long = "check", value_name = "CMD")]
+    pub checks: Vec<String>,
+    /// Land without any check.
+    #[arg(long, conflicts_with = "checks")]
+    pub no_check: bool,
+}
+
+/// Collect what is no longer needed.
+#[derive(Debug, ClapArgs)]
+pub struct Gc {
+    /// Only say what would go.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Show it all.
+#[derive(Debug, ClapArgs)]
+pub struct Demo {
+    /// Leave the repository and the state there, and say where.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; write it like `90s` or `8h`"))
+}
+
+fn parse_level(text: &str) -> Result<Level, String> {
+    match text {
+        "sandbox" => Ok(Level::Sandbox),
+        "worktree" => Ok(Level::Worktree),
+        _ => Err("the levels are `worktree` and `sandbox`".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        clap::CommandFactory::command().map(|command: clap::Command| command.debug_assert());
+    }
+
+    trait Map: Sized {
+        fn map<T>(self, f: impl FnOnce(Self) -> T) -> T {
+            f(self)
+        }
+    }
+    impl Map for clap::Command {}
+
+    #[test]
+    fn everything_after_the_dashes_is_the_commands() {
+        let args = Args::try_parse_from(["dam", "run", "--check", "./ci", "--", "./fix", "--check", "-x"])
+            .expect("parse");
+        let Command::Run(run) = args.command else { panic!("not run") };
+        assert_eq!(run.command, ["./fix", "--check", "-x"]);
+        assert_eq!(run.checks, ["./ci"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! `dam doctor`: what this machine can do, found out by doing it.
+
+use cofferdam_core::boundary::{Boundary, Sandbox};
+use cofferdam_core::{Dam, Error, ExitCode};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::args::Format;
+use crate::output::{self, BAD, DIM, GOOD, WARN};
+
+/// One thing that was tried.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Finding {
+    /// What was tried.
+    pub what: String,
+    /// `ok`, `warning` or `missing`.
+    pub outcome: String,
+    /// What was found.
+    pub found: String,
+    /// What would mend it.
+    pub hint: Option<String>,
+}
+
+/// All that was tried.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct DoctorReport {
+    /// Whether tasks can run here.
+    pub usable: bool,
+    /// What was tried.
+    pub findings: Vec<Finding>,
+}
+
+/// Tries everything and prints what was found.
+pub fn doctor(format: Format) -> Result<ExitCode, Error> {
+    let mut findings = vec![git()];
+    match Dam::default_dir().and_then(|dir| Dam::open(&dir)) {
+        Ok(dam) => {
+            findings.push(ok("state directory", dam.dir().display().to_string()));
+            sandbox(&dam, &mut findings);
+        }
+        Err(error) => findings.push(missing("state directory", &error)),
+    }
+    let usable = findings.iter().all(|finding| finding.outcome != "missing");
+    let report = DoctorReport { usable, findings };
+    if format == Format::Text {
+        let mut text = String::new();
+        for finding in &report.findings {
+            let style = match finding.outcome.as_str() {
+                "ok" => GOOD,
+                "warning" => WARN,
+                _ => BAD,
+            };
+            let (outcome, what, found) = (&finding.outcome, &finding.what, &finding.found);
+            text.push_str(&format!("{style}{outcome:<8}{style:#} {what}: {found}\n"));
+            if let Some(hint) = &finding.hint {
+                text.push_str(&format!("         {DIM}{hint}{DIM:#}\n"));
+            }
+        }
+        output::text(&text);
+    } else {
+        output::json(&report);
+    }
+    Ok(if usable { ExitCode::Done } else { ExitCode::Isolation })
+}
+
+fn ok(what: &str, found: String) -> Finding {
+    Finding { what: what.into(), outcome: "ok".into(), found, hint: None }
+}
+
+fn missing(what: &str, error: &Error) -> Finding {
+    let mut found = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        found.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    Finding { what: what.into(), outcome: "missing".into(), found, hint: error.hint() }
+}
+
+fn git() -> Finding {
+    const OLDEST: (u32, u32) = (2, 38);
+    let output = std::process::Command::new("git").arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let version = text.as_deref().ok().and_then(|text| {
+        let mut parts = text.strip_prefix("git version ")?.split('.');
+        Some((parts.next()?.parse::<u32>().ok()?, parts.next()?.parse::<u32>().ok()?))
+    });
+    match (text, version) {
+        (Ok(text), Some(version)) if version >= OLDEST => ok("git", text),
+        (Ok(text), _) => Finding {
+            what: "git".into(),
+            outcome: "missing".into(),
+            found: text,
+            hint: Some("git 2.38 or newer is needed".into()),
+        },
+        (Err(error), _) => Finding {
+            what: "git".into(),
+            outcome: "missing".into(),
+            found: error.to_string(),
+            hint: Some("install git, 2.38 or newer".into()),
+        },
+    }
+}
+
+fn sandbox(dam: &Dam, findings: &mut Vec<Finding>) {
+    let probed = cofferdam_core::probe(dam, &Sandbox as &dyn Boundary);
+    match probed {
+        Ok(ability) => {
+            findings.push(ok(
+                "sandbox",
+                format!("a program ran in one and wrote through its overlay, as uid {}", ability.ids.uid),
+            ));
+            findings.push(match ability.landlock_abi {
+                0 => Finding {
+                    what: "Landlock".into(),
+                    outcome: "warning".into(),
+                    found: "the kernel has none; mounts, namespaces and seccomp stand without it".into(),
+                    hint: None,
+                },
+                abi if abi < 6 => Finding {
+                    what: "Landlock".into(),
+                    outcome: "warning".into(),
+                    found: format!("ABI {abi}; with `--net open`, abstract sockets of the host can be reached"),
+                    hint: Some("ABI 6 came with Linux 6.12".into()),
+                },
+                abi => ok("Landlock", format!("ABI {abi}")),
+            });
+        }
+        Err(error) => findings.push(missing("sandbox", &error)),
+    }
+}

@@ -1,0 +1,91 @@
+//! One file per command.
+
+mod demo;
+mod doctor;
+mod gc;
+mod land;
+mod list;
+mod log;
+mod meta;
+mod run;
+mod show;
+mod stop;
+
+use cofferdam_core::receipt::Receipt;
+use cofferdam_core::{Dam, Error, ExitCode, State};
+
+use crate::args::{Args, Command, Format};
+use crate::output::{self, BAD, BOLD, DIM, GOOD, WARN};
+
+/// Does what was asked.
+pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
+    let format = args.format;
+    match args.command {
+        Command::Run(run) => run::run(*run, format),
+        Command::List(list) => list::list(&list, format),
+        Command::Show(name) => show::show(&name.name, format),
+        Command::Diff(diff) => show::diff(&diff),
+        Command::Log(log) => log::log(&log),
+        Command::Land(land) => land::land(land, format),
+        Command::Drop(names) => stop::drop(&names.names, format),
+        Command::Stop(name) => stop::stop(&name.name, format),
+        Command::Wait(name) => stop::wait(&name.name, format),
+        Command::Gc(gc) => gc::gc(&gc, format),
+        Command::Doctor => doctor::doctor(format),
+        Command::Demo(demo) => demo::demo(&demo),
+        Command::Completion { shell } => meta::completion(shell),
+        Command::Man { dir } => meta::man(dir.as_deref()),
+        Command::Schema { name } => meta::schema(&name),
+    }
+}
+
+fn open() -> Result<Dam, Error> {
+    Dam::open(&Dam::default_dir()?)
+}
+
+/// The last words of a run or a landing, and its exit code.
+fn conclude(receipt: &Receipt, format: Format) -> ExitCode {
+    match format {
+        Format::Json => output::json(receipt),
+        Format::Jsonl => output::json_line(&serde_json::json!({ "event": "ended", "receipt": receipt })),
+        Format::Text => {
+            let state = receipt.state();
+            let style = style_of(state);
+            let reason = receipt.reason.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            let mut text = format!("{style}{}{style:#} {BOLD}{}{BOLD:#}{reason}\n", receipt.state, receipt.name);
+            if let Some(next) = next_step(receipt) {
+                text.push_str(&format!("  {DIM}{next}{DIM:#}\n"));
+            }
+            output::note(&text);
+        }
+    }
+    state_code(receipt)
+}
+
+fn state_code(receipt: &Receipt) -> ExitCode {
+    receipt.state().map_or(ExitCode::Internal, ExitCode::of_state)
+}
+
+fn style_of(state: Option<State>) -> anstyle::Style {
+    match state {
+        Some(State::Landed | State::Empty) => GOOD,
+        Some(State::Ready | State::Superseded) => WARN,
+        Some(state) if state.is_live() => BOLD,
+        _ => BAD,
+    }
+}
+
+/// What a person would do now.
+fn next_step(receipt: &Receipt) -> Option<String> {
+    let name = &receipt.name;
+    Some(match receipt.state()? {
+        State::Ready => format!("`dam diff {name}` shows it, `dam land {name}` lands it, `dam drop {name}` throws it away"),
+        State::Rejected | State::Conflicted => {
+            format!("`dam diff {name}` shows it, `dam land {name}` tries again, `dam drop {name}` throws it away")
+        }
+        State::Failed | State::TimedOut | State::Cancelled if receipt.context_kept => {
+            format!("its context is kept for 7 days: `dam log {name}`, `dam diff {name}`, `dam drop {name}`")
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,123 @@
+//! `dam run`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+
+use cofferdam_core::request::{Check, Into, Request};
+use cofferdam_core::{Error, ExitCode, Network, TaskName, Wall, task};
+
+use crate::args::{Format, Net, Run};
+use crate::render::Renderer;
+use crate::signals;
+
+/// Runs a task to its end.
+pub fn run(args: Run, format: Format) -> Result<ExitCode, Error> {
+    let dir = std::env::current_dir().map_err(|source| Error::Io {
+        step: "find the current directory",
+        path: ".".into(),
+        source,
+    })?;
+    let request = request(args, &dir)?;
+    let mut dam = super::open()?;
+    let control = signals::control();
+    let renderer = Renderer::new(format);
+    let receipt = task::run(&mut dam, &dir, request, control, &renderer)?;
+    Ok(super::conclude(&receipt, format))
+}
+
+fn usage(message: String) -> Error {
+    Error::Usage { message, hint: None }
+}
+
+fn request(args: Run, dir: &Path) -> Result<Request, Error> {
+    let name = args
+        .name
+        .as_deref()
+        .map(|name| TaskName::parse(name).map_err(|error| usage(error.to_string())))
+        .transpose()?;
+    let mut env: Vec<(OsString, OsString)> = Vec::new();
+    let mut env_names = Vec::new();
+    for item in &args.env {
+        let bytes = item.as_bytes();
+        let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
+            Some(at) => {
+                let (name, value) = (&bytes[..at], &bytes[at + 1..]);
+                (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()))
+            }
+            None => match std::env::var_os(item) {
+                Some(value) => (item.clone(), value),
+                None => {
+                    return Err(usage(format!("`--env {}`: it is not set", item.to_string_lossy())));
+                }
+            },
+        };
+        if name.is_empty() || name.as_bytes().starts_with(b"DAM_") {
+            return Err(usage(format!("`--env {}`: that name can't be set", item.to_string_lossy())));
+        }
+        env_names.push(name.to_string_lossy().into_owned());
+        env.push((name, value));
+    }
+    let into = match (args.branch, args.into) {
+        (true, _) => Into::NewBranch,
+        (false, Some(branch)) => Into::Named(branch),
+        (false, None) => Into::Current,
+    };
+    Ok(Request {
+        argv: args.command,
+        base: args.base,
+        into,
+        checks: checks(&args.checks),
+        no_check: args.no_check,
+        carry: args.carry.iter().map(|path| carried(path, dir)).collect::<Result<_, _>>()?,
+        carry_dirty: args.carry_dirty,
+        env_names,
+        env,
+        network: match args.net {
+            Net::None => Network::None,
+            Net::Open => Network::Open,
+        },
+        wall: if args.nested { Wall::Nested } else { Wall::Full },
+        timeout: args.timeout,
+        name,
+        message: args.message,
+        land: !args.no_land,
+        keep: args.keep,
+        read_only: args.read_only,
+        level: args.level,
+    })
+}
+
+/// Checks from the command line are named by what they run.
+pub fn checks(commands: &[String]) -> Vec<Check> {
+    commands
+        .iter()
+        .map(|run| Check { name: run.clone(), run: run.clone(), timeout: None })
+        .collect()
+}
+
+/// A path to be carried, relative to the top of the repository that `dir` is in.
+fn carried(path: &Path, dir: &Path) -> Result<PathBuf, Error> {
+    let absolute = dir.join(path);
+    let mut clean = PathBuf::new();
+    for part in absolute.components() {
+        match part {
+            Component::ParentDir => drop(clean.pop()),
+            Component::CurDir => {}
+            other => clean.push(other),
+        }
+    }
+    let clean = match (clean.parent().map(std::fs::canonicalize), clean.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => clean,
+    };
+    if clean.symlink_metadata().is_err() {
+        return Err(usage(format!("`--carry {}`: it does not exist", path.display())));
+    }
+    let top = dir.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(dir);
+    let top = std::fs::canonicalize(top).unwrap_or_else(|_| top.to_owned());
+    clean
+        .strip_prefix(&top)
+        .map(Path::to_owned)
+        .map_err(|_| usage(format!("`--carry {}`: it is outside of the repository", path.display())))
+}

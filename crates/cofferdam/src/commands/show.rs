@@ -1,0 +1,82 @@
+//! `dam show` and `dam diff`.
+
+use std::io::{IsTerminal, Write};
+
+use cofferdam_core::receipt::Receipt;
+use cofferdam_core::{Error, ExitCode, query};
+
+use crate::args::{Diff, Format};
+use crate::output::{self, BOLD, DIM};
+use crate::table;
+
+/// Prints one task.
+pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
+    let mut dam = super::open()?;
+    let (task, history) = query::show(&mut dam, name)?;
+    let receipt = Receipt::of(&task)?;
+    if format != Format::Text {
+        output::json(&receipt);
+        return Ok(ExitCode::Done);
+    }
+    let style = super::style_of(receipt.state());
+    let mut text = format!(
+        "{BOLD}{}{BOLD:#} {DIM}({}){DIM:#} {style}{}{style:#}\n",
+        receipt.name, receipt.task, receipt.state
+    );
+    let mut row = |name: &str, value: String| text.push_str(&format!("  {DIM}{name:<11}{DIM:#} {value}\n"));
+    if let Some(reason) = &receipt.reason {
+        row("reason", reason.clone());
+    }
+    row("command", receipt.command.clone());
+    let optional = [
+        ("repository", &receipt.repository),
+        ("target", &receipt.target),
+        ("base", &receipt.base),
+        ("landed on", &receipt.landed_on),
+        ("landed", &receipt.landed),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            row(name, value.clone());
+        }
+    }
+    if let Some(isolation) = &receipt.isolation {
+        row(
+            "isolation",
+            format!(
+                "{}, network {}, walls {}, Landlock {}, uid {}",
+                isolation.level, isolation.network, isolation.wall, isolation.landlock_abi, isolation.uid
+            ),
+        );
+    }
+    for check in &receipt.checks {
+        let how = if check.cached { "cached".into() } else { table::duration(check.took_ms) };
+        row("check", format!("`{}` {} ({how})", check.name, check.outcome));
+    }
+    for path in receipt.paths.iter().take(50) {
+        row("path", format!("{} {}", path.kind, path.path));
+    }
+    if receipt.paths.len() > 50 {
+        row("path", format!("… and {} more", receipt.paths.len() - 50));
+    }
+    for what in &receipt.left_out {
+        row("left out", what.clone());
+    }
+    for step in &receipt.steps {
+        row("step", format!("{} in {}", step.step, table::duration(step.took_ms)));
+    }
+    let states: Vec<String> = history.iter().map(|step| step.to.to_string()).collect();
+    row("states", states.join(" → "));
+    row("files", dam.task_dir(&task.id).path().display().to_string());
+    output::text(&text);
+    Ok(ExitCode::Done)
+}
+
+/// Prints what a task changed.
+pub fn diff(args: &Diff) -> Result<ExitCode, Error> {
+    let mut dam = super::open()?;
+    let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let patch = query::diff(&mut dam, &args.name, args.stat, color)?;
+    let _ = std::io::stdout().lock().write_all(&patch);
+    Ok(ExitCode::Done)
+}

@@ -1,0 +1,119 @@
+//! What a run tells while it goes on.
+//!
+//! Ours goes to standard error, what the command prints to where it printed it.
+//! A line that the command left unfinished is finished before one of ours.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+
+use cofferdam_core::report::{Event, Reporter};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::Format;
+use crate::output::{BAD, BOLD, DIM, GOOD, WARN, json_line, note};
+use crate::table;
+
+/// Prints events in a format.
+pub struct Renderer {
+    format: Format,
+    state: Mutex<RenderState>,
+}
+
+#[derive(Default)]
+struct RenderState {
+    bar: Option<ProgressBar>,
+    open_line: bool,
+}
+
+impl Renderer {
+    /// A renderer for `format`.
+    pub fn new(format: Format) -> Renderer {
+        Renderer { format, state: Mutex::default() }
+    }
+
+    fn line(&self, state: &mut RenderState, text: &str) {
+        if state.open_line {
+            state.open_line = false;
+            note("\n");
+        }
+        note(&format!("{text}\n"));
+    }
+
+    fn text(&self, event: Event) {
+        let mut state = self.state.lock().expect("renderer");
+        if !matches!(event, Event::Layer { .. })
+            && let Some(bar) = state.bar.take()
+        {
+            bar.finish_and_clear();
+        }
+        match event {
+            Event::Started { name, task, base, target, isolation, .. } => {
+                self.line(&mut state, &format!("{BOLD}{name}{BOLD:#} {DIM}({task}) from {base}, for {target}{DIM:#}"));
+                let landlock = match isolation.landlock_abi {
+                    0 => "no Landlock on this kernel".to_owned(),
+                    _ if isolation.wall == "nested" => "nested sandboxes allowed".to_owned(),
+                    abi => format!("Landlock {abi}"),
+                };
+                let text = format!(
+                    "  {DIM}{}: own files, processes and home; seccomp, {landlock}; network {}; as uid {}{DIM:#}",
+                    isolation.level, isolation.network, isolation.uid
+                );
+                self.line(&mut state, &text);
+            }
+            Event::Layer { done, all } => {
+                if std::io::stderr().is_terminal() {
+                    let bar = state.bar.get_or_insert_with(|| {
+                        let style = ProgressStyle::with_template("  first layer {bar:30} {pos}/{len} files");
+                        ProgressBar::new(all).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+                    });
+                    bar.set_position(done);
+                }
+            }
+            Event::NotInBase { changed, untracked } => {
+                let text = format!(
+                    "  {DIM}not inside: {changed} changed and {untracked} untracked files of your checkout (`--carry-dirty` takes them along){DIM:#}"
+                );
+                self.line(&mut state, &text);
+            }
+            Event::Waiting { what, holder } => {
+                let behind = if holder.is_empty() { String::new() } else { format!(", behind `{holder}`") };
+                self.line(&mut state, &format!("  {DIM}waiting for {what}{behind}{DIM:#}"));
+            }
+            Event::Output { stream, bytes, .. } => {
+                state.open_line = bytes.last().is_some_and(|last| *last != b'\n');
+                let _ = match stream {
+                    "out" => std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush()),
+                    _ => std::io::stderr().write_all(&bytes),
+                };
+            }
+            Event::Step { step, took_ms, text } => {
+                let took = table::duration(took_ms);
+                self.line(&mut state, &format!("  {GOOD}{step:<10}{GOOD:#} {DIM}{took:>10}{DIM:#}  {text}"));
+            }
+            Event::Check(report) => {
+                let style = if report.passed() { GOOD } else { BAD };
+                let took = if report.cached { "cached".to_owned() } else { table::duration(report.took_ms) };
+                let (name, outcome) = (&report.name, &report.outcome);
+                self.line(&mut state, &format!("  {style}check{style:#}      {DIM}{took:>10}{DIM:#}  `{name}` {outcome}"));
+            }
+            Event::CheckLog { text, .. } => {
+                for line in text.lines() {
+                    self.line(&mut state, &format!("  {DIM}│{DIM:#} {line}"));
+                }
+            }
+            Event::Warning { text } => {
+                self.line(&mut state, &format!("  {WARN}note{WARN:#}       {text}"));
+            }
+        }
+    }
+}
+
+impl Reporter for Renderer {
+    fn report(&self, event: Event) {
+        match self.format {
+            Format::Text => self.text(event),
+            Format::Json => {}
+            Format::Jsonl => json_line(&event),
+        }
+    }
+}
