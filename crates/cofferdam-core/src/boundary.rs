@@ -11,10 +11,10 @@ use cofferdam_git::harvest::Rules;
 use cofferdam_sandbox::probe::Ability;
 use cofferdam_sandbox::{Ids, Running, SandboxError, Spec, probe, spawn};
 
+use crate::Error;
 use crate::context::Context;
 use crate::harvest::{self, Helper};
 use crate::request::Level;
-use crate::Error;
 
 /// See the module.
 pub trait Boundary {

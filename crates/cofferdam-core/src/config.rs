@@ -37,7 +37,11 @@ impl RepoConfig {
         let done = store.git().args(["cat-file", "blob", &spec]).finish()?;
         if !done.status.success() {
             // 128 is all that git says to a missing path and to a broken object.
-            return if store.has(&spec)? { Err(done.failed().into()) } else { Ok(RepoConfig::default()) };
+            return if store.has(&spec)? {
+                Err(done.failed().into())
+            } else {
+                Ok(RepoConfig::default())
+            };
         }
         let text = String::from_utf8_lossy(&done.stdout);
         RepoConfig::parse(&text)
@@ -53,7 +57,9 @@ impl RepoConfig {
         known(&table, "", &["version", "task", "check"])?;
         match table.get("version") {
             None | Some(Value::Integer(1)) => {}
-            Some(other) => return Err(format!("version {other:?} is not known; this program knows 1")),
+            Some(other) => {
+                return Err(format!("version {other:?} is not known; this program knows 1"));
+            }
         }
         let mut config = RepoConfig::default();
         if let Some(task) = table.get("task") {
@@ -63,15 +69,19 @@ impl RepoConfig {
                 None => None,
                 Some("worktree") => Some(Level::Worktree),
                 Some("sandbox") => Some(Level::Sandbox),
-                Some(other) => return Err(format!("`task.level` is `{other}`, which is not a level here")),
+                Some(other) => {
+                    return Err(format!("`task.level` is `{other}`, which is not a level here"));
+                }
             };
             config.into = text_of(task, "task.", "into")?.map(str::to_owned);
             config.timeout = duration_of(task, "task.", "timeout")?;
         }
         if let Some(checks) = table.get("check") {
-            let checks = checks.as_array().ok_or("`check` must be a list of tables, `[[check]]`")?;
+            let checks =
+                checks.as_array().ok_or("`check` must be a list of tables, `[[check]]`")?;
             for (number, check) in checks.iter().enumerate() {
-                let check = check.as_table().ok_or("`check` must be a list of tables, `[[check]]`")?;
+                let check =
+                    check.as_table().ok_or("`check` must be a list of tables, `[[check]]`")?;
                 known(check, "check.", &["name", "run", "timeout"])?;
                 let run = text_of(check, "check.", "run")?.ok_or("a `[[check]]` lacks `run`")?;
                 let name = text_of(check, "check.", "name")?;
@@ -97,7 +107,9 @@ fn known(table: &Table, prefix: &str, names: &[&str]) -> Result<(), String> {
             .min()
             .filter(|(distance, name)| *distance <= name.len().div_ceil(2));
         return Err(match nearest {
-            Some((_, name)) => format!("`{prefix}{key}` is not known; did you mean `{prefix}{name}`?"),
+            Some((_, name)) => {
+                format!("`{prefix}{key}` is not known; did you mean `{prefix}{name}`?")
+            }
             None => format!("`{prefix}{key}` is not known; known are: {}", names.join(", ")),
         });
     }
@@ -115,8 +127,9 @@ fn text_of<'a>(table: &'a Table, prefix: &str, key: &str) -> Result<Option<&'a s
 fn duration_of(table: &Table, prefix: &str, key: &str) -> Result<Option<Duration>, String> {
     text_of(table, prefix, key)?
         .map(|text| {
-            humantime::parse_duration(text)
-                .map_err(|error| format!("`{prefix}{key}` is `{text}`: {error}; write it like `20m`"))
+            humantime::parse_duration(text).map_err(|error| {
+                format!("`{prefix}{key}` is `{text}`: {error}; write it like `20m`")
+            })
         })
         .transpose()
 }
@@ -143,7 +156,9 @@ mod tests {
         assert!(error.contains("`chekc`") && error.contains("`check`"), "{error}");
         let error = RepoConfig::parse("[[check]]\nrnu = \"x\"\n").expect_err("unknown");
         assert!(error.contains("`check.run`"), "{error}");
-        assert!(RepoConfig::parse("[task]\ntimeout = 3\n").expect_err("type").contains("task.timeout"));
+        assert!(
+            RepoConfig::parse("[task]\ntimeout = 3\n").expect_err("type").contains("task.timeout")
+        );
         assert!(RepoConfig::parse("version = 2\n").is_err());
         assert!(RepoConfig::parse("not toml").is_err());
     }

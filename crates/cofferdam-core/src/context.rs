@@ -2,10 +2,12 @@
 //!
 //! A task has one, and each check has a fresh one below it. On disk:
 //!
-//!     upper, work     the writable part of the overlay
-//!     home, tmp       private, on disk
-//!     out             what the task says: the commit message
-//!     ns              who pid 1 is
+//! ```text
+//! upper, work     the writable part of the overlay
+//! home, tmp       private, on disk
+//! out             what the task says: the commit message
+//! ns              who pid 1 is
+//! ```
 //!
 //! Inside, the overlay lies at the repository's own path. Where paths nest (a
 //! repository below the home directory or `/tmp`), the outer one is mounted
@@ -15,9 +17,9 @@ use std::ffi::OsString;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
+use cofferdam_git::Repository;
 use cofferdam_git::gitdir::{OBJECTS_INSIDE, TaskGit};
 use cofferdam_git::layer::LayerStack;
-use cofferdam_git::Repository;
 use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Command, Ids, Mount, Network, Spec, Wall};
 
@@ -62,8 +64,8 @@ impl Place {
     /// [`Error::Usage`] for a place that can't be covered by a context.
     pub fn new(dam: &Dam, repo: &Repository, ids: Ids) -> Result<Place, Error> {
         let top = repo.worktree.clone().unwrap_or_else(|| repo.common_dir.clone());
-        let mut person = Person::of_caller(ids)
-            .map_err(|error| Error::usage(error.to_string(), "set HOME"))?;
+        let mut person =
+            Person::of_caller(ids).map_err(|error| Error::usage(error.to_string(), "set HOME"))?;
         if person.home == Path::new("/") || person.home.starts_with(&top) && person.home != top {
             person.home = "/home/dam".into();
         }
@@ -84,7 +86,9 @@ impl Place {
             }
         }
         if dam.dir().starts_with(&top) || top.starts_with(dam.dir()) {
-            return refuse("the state directory is inside of it, or it inside of the state directory");
+            return refuse(
+                "the state directory is inside of it, or it inside of the state directory",
+            );
         }
         let objects = repo.object_dirs()?;
         Ok(Place { top, objects, person, state: dam.dir().to_owned() })
@@ -296,7 +300,8 @@ fn read_small(dir: &Path, name: &str) -> Option<String> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
     use std::io::Read;
     const MOST: u64 = 64 << 10;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags =
+        OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = openat2(CWD, dir.join(name), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
     let file = std::fs::File::from(fd);
     if !file.metadata().ok()?.is_file() {

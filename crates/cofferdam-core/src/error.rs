@@ -119,7 +119,10 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn usage(message: impl Into<String>, hint: impl Into<Option<&'static str>>) -> Error {
+    pub(crate) fn usage(
+        message: impl Into<String>,
+        hint: impl Into<Option<&'static str>>,
+    ) -> Error {
         Error::Usage { message: message.into(), hint: hint.into().map(str::to_owned) }
     }
 
@@ -156,7 +159,9 @@ impl Error {
             Error::Ledger(LedgerError::NameTaken { name, .. }) => Some(format!(
                 "`dam show {name}` shows it; `dam drop {name}` frees the name and deletes its context"
             )),
-            Error::Live(name) => Some(format!("`dam stop {name}` ends it, `dam wait {name}` waits for it")),
+            Error::Live(name) => {
+                Some(format!("`dam stop {name}` ends it, `dam wait {name}` waits for it"))
+            }
             Error::Git(GitError::NotARepository(_)) => {
                 Some("change into the repository that the work is for".into())
             }
@@ -171,12 +176,18 @@ fn isolation_hint(error: &SandboxError) -> Option<String> {
     let SandboxError::Setup { step, errno, .. } = error else { return None };
     let denied = matches!(
         rustix::io::Errno::from_raw_os_error(*errno),
-        rustix::io::Errno::PERM | rustix::io::Errno::ACCESS | rustix::io::Errno::NOSPC | rustix::io::Errno::USERS
+        rustix::io::Errno::PERM
+            | rustix::io::Errno::ACCESS
+            | rustix::io::Errno::NOSPC
+            | rustix::io::Errno::USERS
     );
     if !denied {
         return None;
     }
-    let text = if step.contains("user namespace") || step.contains("user id") || step.contains("namespaces") {
+    let text = if step.contains("user namespace")
+        || step.contains("user id")
+        || step.contains("namespaces")
+    {
         "user namespaces are switched off or restricted here: see `user.max_user_namespaces`, \
          `kernel.unprivileged_userns_clone`, and on Ubuntu 23.10 or newer \
          `kernel.apparmor_restrict_unprivileged_userns`; in a container, its security profile"

@@ -89,8 +89,9 @@ impl Facts {
     /// # Errors
     /// [`Error::Internal`] when the record was made by something else.
     pub fn of(task: &Task) -> Result<Facts, Error> {
-        serde_json::from_value(task.facts.clone())
-            .map_err(|error| Error::Internal(format!("the record of task `{}` is broken: {error}", task.id)))
+        serde_json::from_value(task.facts.clone()).map_err(|error| {
+            Error::Internal(format!("the record of task `{}` is broken: {error}", task.id))
+        })
     }
 
     pub(crate) fn to_value(&self) -> serde_json::Value {

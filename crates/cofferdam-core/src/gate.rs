@@ -60,7 +60,11 @@ pub enum Judgement {
 ///
 /// # Errors
 /// When a context can't be made; that is not the candidate's fault.
-pub fn judge(job: &mut Job<'_>, candidate: &Candidate, checks: &[Check]) -> Result<Judgement, Error> {
+pub fn judge(
+    job: &mut Job<'_>,
+    candidate: &Candidate,
+    checks: &[Check],
+) -> Result<Judgement, Error> {
     job.facts.checks.clear();
     let environment = environment(job);
     for (number, check) in checks.iter().enumerate() {
@@ -91,7 +95,10 @@ pub fn judge(job: &mut Job<'_>, candidate: &Candidate, checks: &[Check]) -> Resu
                 return Ok(Judgement::Rejected(format!("check `{}` took too long", check.name)));
             }
             _ => {
-                return Ok(Judgement::NoVerdict(format!("check `{}` could not be run", check.name)));
+                return Ok(Judgement::NoVerdict(format!(
+                    "check `{}` could not be run",
+                    check.name
+                )));
             }
         }
     }
@@ -144,7 +151,8 @@ fn run_check(
             "network": "none",
         }),
     };
-    let command = ["/bin/sh", "-c"].map(OsString::from).into_iter().chain([check.run.clone().into()]);
+    let command =
+        ["/bin/sh", "-c"].map(OsString::from).into_iter().chain([check.run.clone().into()]);
     let what = What {
         command: command.collect(),
         cwd: &job.place.top,

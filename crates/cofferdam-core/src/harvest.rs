@@ -13,9 +13,9 @@ use cofferdam_git::harvest::{Refusal, Rules, scan};
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::context::Context;
 use crate::error::IoContext;
-use crate::Error;
 
 /// The first argument that makes a binary call [`main`].
 pub const ARGUMENT: &str = "__harvest";
@@ -49,21 +49,21 @@ impl Helper {
         if status.success() {
             Ok(())
         } else {
-            Err(cofferdam_git::GitError::from(Refusal::Helper(format!("{status}: {}", said.trim()))).into())
+            Err(cofferdam_git::GitError::from(Refusal::Helper(format!(
+                "{status}: {}",
+                said.trim()
+            )))
+            .into())
         }
     }
 }
 
 pub(crate) fn start(context: &Context, rules: &Rules) -> Result<Helper, Error> {
     let (lower, upper) = context.lowers();
-    let job = Job {
-        ids: context.ids,
-        base: context.base.clone(),
-        lower,
-        upper,
-        rules: rules.clone(),
-    };
-    let job = serde_json::to_vec(&job).map_err(std::io::Error::other).at("describe", &context.dir)?;
+    let job =
+        Job { ids: context.ids, base: context.base.clone(), lower, upper, rules: rules.clone() };
+    let job =
+        serde_json::to_vec(&job).map_err(std::io::Error::other).at("describe", &context.dir)?;
     let mut child = std::process::Command::new("/proc/self/exe")
         .arg0("dam-harvest")
         .arg(ARGUMENT)
@@ -102,7 +102,9 @@ fn work() -> Result<(), Box<dyn std::error::Error>> {
     rustix::process::chdir(&job.base)?;
     enter_user_namespace(job.ids, rustix::thread::UnshareFlags::NEWNS)?;
     let open = |name: &str| -> std::io::Result<OwnedFd> {
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        let flags = rustix::fs::OFlags::RDONLY
+            | rustix::fs::OFlags::DIRECTORY
+            | rustix::fs::OFlags::CLOEXEC;
         Ok(rustix::fs::open(name, flags, rustix::fs::Mode::empty())?)
     };
     let upper = open(&job.upper)?;

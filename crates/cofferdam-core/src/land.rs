@@ -16,9 +16,12 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use cofferdam_git::merge::{self, Merged};
-use cofferdam_ledger::{Change as LedgerChange, Durability, NewPublication, PublicationState, State};
+use cofferdam_ledger::{
+    Change as LedgerChange, Durability, NewPublication, PublicationState, State,
+};
 use cofferdam_tree::Lock;
 
+use crate::Error;
 use crate::config::RepoConfig;
 use crate::error::IoContext;
 use crate::facts::Facts;
@@ -27,7 +30,6 @@ use crate::report::Event;
 use crate::request::Check;
 use crate::target::{Change, PublishError, TargetRef};
 use crate::task::Job;
-use crate::Error;
 
 /// How often a target that somebody else moved is tried again.
 const TRIES: u32 = 5;
@@ -203,7 +205,10 @@ fn shown(paths: &[String]) -> String {
 fn verify(job: &mut Job<'_>, candidate: &Candidate, checks: &[Check]) -> Result<bool, Error> {
     let begun = Instant::now();
     if checks.is_empty() && !job.request.no_check {
-        job.end(State::Ready, "no check was given; `--check CMD` or `[[check]]` in cofferdam.toml names one")?;
+        job.end(
+            State::Ready,
+            "no check was given; `--check CMD` or `[[check]]` in cofferdam.toml names one",
+        )?;
         return Ok(false);
     }
     match gate::judge(job, candidate, checks)? {

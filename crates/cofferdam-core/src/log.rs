@@ -134,7 +134,11 @@ impl LogWriter {
         let Some(ring) = self.ring.take() else { return Ok(()) };
         drop(ring.current);
         if self.lost > 0 {
-            let text = format!("{} cut {} bytes are left out here\n", cofferdam_ledger::now_ms(), self.lost);
+            let text = format!(
+                "{} cut {} bytes are left out here\n",
+                cofferdam_ledger::now_ms(),
+                self.lost
+            );
             self.head.write_all(text.as_bytes()).at("write", &path)?;
         }
         for second in [!ring.second, ring.second] {

@@ -140,9 +140,11 @@ impl Receipt {
     /// [`Error::Internal`] when the record makes no sense.
     pub fn of(task: &Task) -> Result<Receipt, Error> {
         let facts = Facts::of(task)?;
-        let request: Request = serde_json::from_value(task.spec.clone())
-            .map_err(|error| Error::Internal(format!("the request of task `{}` is broken: {error}", task.id)))?;
-        let exit = if task.state.is_live() { ExitCode::Done } else { ExitCode::of_state(task.state) };
+        let request: Request = serde_json::from_value(task.spec.clone()).map_err(|error| {
+            Error::Internal(format!("the request of task `{}` is broken: {error}", task.id))
+        })?;
+        let exit =
+            if task.state.is_live() { ExitCode::Done } else { ExitCode::of_state(task.state) };
         Ok(Receipt {
             version: VERSION,
             task: task.id.to_string(),

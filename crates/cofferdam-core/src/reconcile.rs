@@ -114,8 +114,13 @@ fn finish(job: &mut Job<'_>, publication: &Publication) -> Result<(), Error> {
     };
     let new = commit(&publication.new)?;
     let old = publication.old.as_deref().map(commit).transpose()?;
-    let journal: Journal = serde_json::from_value(publication.journal.clone())
-        .map_err(|error| Error::Internal(format!("the journal of publication {} is broken: {error}", publication.id)))?;
+    let journal: Journal =
+        serde_json::from_value(publication.journal.clone()).map_err(|error| {
+            Error::Internal(format!(
+                "the journal of publication {} is broken: {error}",
+                publication.id
+            ))
+        })?;
     let target = job.target().clone();
     let (repo, store) = (job.repo.clone(), job.store.clone());
     let task = job.id.to_string();
@@ -136,8 +141,11 @@ fn finish(job: &mut Job<'_>, publication: &Publication) -> Result<(), Error> {
         Recovery::Committed(warning) => {
             job.facts.landed = Some(new);
             let facts = job.facts.to_value();
-            let change =
-                LedgerChange { facts: Some(facts), reason: warning.as_deref(), detail: Some("recovered") };
+            let change = LedgerChange {
+                facts: Some(facts),
+                reason: warning.as_deref(),
+                detail: Some("recovered"),
+            };
             job.dam.ledger.land(&job.id, publication.id, change)?;
             job.state = State::Landed;
             Ok(())
@@ -151,7 +159,9 @@ fn finish(job: &mut Job<'_>, publication: &Publication) -> Result<(), Error> {
         Recovery::NotCommitted => {
             let change = LedgerChange {
                 facts: Some(job.facts.to_value()),
-                reason: Some("it landed and was taken back by somebody else before its supervisor's end was noticed"),
+                reason: Some(
+                    "it landed and was taken back by somebody else before its supervisor's end was noticed",
+                ),
                 detail: Some("recovered"),
             };
             job.dam.ledger.land(&job.id, publication.id, change)?;

@@ -10,7 +10,9 @@ use cofferdam_sandbox::{Network, Wall};
 use serde::{Deserialize, Serialize};
 
 /// How strong the boundary is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// A linked worktree.
@@ -113,16 +115,22 @@ mod duration {
     use serde::{Deserializer, Serializer};
 
     #[expect(clippy::ref_option, reason = "the signature that serde calls")]
-    pub(super) fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        value: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
         match value {
             Some(value) => to.serialize_some(&humantime::format_duration(*value).to_string()),
             None => to.serialize_none(),
         }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Duration>, D::Error> {
         let text = Option::<String>::deserialize(from)?;
-        text.map(|text| humantime::parse_duration(&text).map_err(serde::de::Error::custom)).transpose()
+        text.map(|text| humantime::parse_duration(&text).map_err(serde::de::Error::custom))
+            .transpose()
     }
 }
 
@@ -149,7 +157,9 @@ mod words {
         words.serialize(to)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsString>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<OsString>, D::Error> {
         Ok(Vec::<Word>::deserialize(from)?
             .into_iter()
             .map(|word| match word {

@@ -291,7 +291,10 @@ fn orphans(dam: &mut Dam) -> Result<(), Error> {
             continue;
         };
         let dir = dam.task_dir(&id);
-        if dam.ledger.task(&id)?.is_none() && !dir.path().join("upper").exists() && !dir.is_live()? {
+        if dam.ledger.task(&id)?.is_none()
+            && !dir.path().join("upper").exists()
+            && !dir.is_live()?
+        {
             dam.trash.take(&tasks, id.as_str()).at("move away", dir.path())?;
         }
     }
@@ -303,9 +306,10 @@ fn drafts(dam: &Dam) -> Result<(), Error> {
     let stores = dam.dir().join("store");
     for entry in std::fs::read_dir(&stores).at("read", &stores)? {
         let name = entry.at("read", &stores)?.file_name();
-        let maker = name.to_string_lossy().strip_prefix(".tmp-").and_then(|rest| {
-            rest.split('-').next()?.parse::<u32>().ok()
-        });
+        let maker = name
+            .to_string_lossy()
+            .strip_prefix(".tmp-")
+            .and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
         let Some(pid) = maker else { continue };
         if cofferdam_sandbox::process::ProcessName::of(pid).at("read", "/proc")?.is_none() {
             dam.trash.take(&stores, &name).at("move away", stores.join(&name))?;
@@ -339,7 +343,8 @@ fn unused_layers(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
             unused.push(id);
         }
     }
-    unused.extend(dam.layers.unusable().map_err(failed)?.into_iter().filter(|id| !used.contains(id)));
+    unused
+        .extend(dam.layers.unusable().map_err(failed)?.into_iter().filter(|id| !used.contains(id)));
     for id in unused {
         if !report.dry_run {
             dam.layers.remove(&id, &dam.trash).map_err(failed)?;

@@ -8,8 +8,8 @@ use cofferdam_ledger::{Ledger, TaskId};
 use cofferdam_sandbox::process::ProcessName;
 use cofferdam_tree::{LayerStore, Lock, Trash};
 
-use crate::error::IoContext;
 use crate::Error;
+use crate::error::IoContext;
 
 const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
 
@@ -70,7 +70,8 @@ impl Dam {
         let fs = rustix::fs::statfs(&dir).map_err(|error| unusable(error.to_string()))?;
         if fs.f_type == OVERLAYFS_MAGIC {
             return Err(unusable(
-                "it lies on an overlay (a container's own file system), which can't carry another".into(),
+                "it lies on an overlay (a container's own file system), which can't carry another"
+                    .into(),
             ));
         }
         for (name, mode) in
@@ -87,7 +88,8 @@ impl Dam {
                 _ => {}
             }
         }
-        let layers = LayerStore::open(&dir.join("contexts/layers")).map_err(cofferdam_git::GitError::from)?;
+        let layers = LayerStore::open(&dir.join("contexts/layers"))
+            .map_err(cofferdam_git::GitError::from)?;
         let trash = Trash::new(dir.join("trash")).at("make", dir.join("trash"))?;
         let ledger = Ledger::open(&dir.join("ledger.db"))?;
         Ok(Dam { dir, ledger, layers, trash })
@@ -175,9 +177,12 @@ impl TaskDir {
     pub(crate) fn write_ns(context: &Path, name: &ProcessName) -> Result<(), Error> {
         let path = context.join("ns");
         let draft = context.join("ns.tmp");
-        std::fs::write(&draft, serde_json::to_vec(name).map_err(std::io::Error::other).at("write", &path)?)
-            .and_then(|()| std::fs::rename(&draft, &path))
-            .at("write", path)
+        std::fs::write(
+            &draft,
+            serde_json::to_vec(name).map_err(std::io::Error::other).at("write", &path)?,
+        )
+        .and_then(|()| std::fs::rename(&draft, &path))
+        .at("write", path)
     }
 
     /// Who pid 1 of each context of this task was, when known.

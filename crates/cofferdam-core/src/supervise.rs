@@ -135,9 +135,10 @@ pub fn run(
                 }
             }
         });
-        let event = running.go().at("start the command in", context_dir).and_then(|()| {
-            running.next_event().map_err(Error::Isolation)
-        });
+        let event = running
+            .go()
+            .at("start the command in", context_dir)
+            .and_then(|()| running.next_event().map_err(Error::Isolation));
         // Before the pumps are joined: every process has to be gone, or a pipe
         // that one of them holds would never end.
         drop(running);

@@ -288,8 +288,11 @@ fn move_ref(repo: &Repository, name: &str, change: Change<'_>) -> Result<(), Pub
 }
 
 fn failpoint(name: &str) -> Result<(), Error> {
-    cofferdam_failpoint::hit(name)
-        .map_err(|source| Error::Io { step: "publish", path: name.into(), source })
+    cofferdam_failpoint::hit(name).map_err(|source| Error::Io {
+        step: "publish",
+        path: name.into(),
+        source,
+    })
 }
 
 /// A branch to be made.
@@ -382,8 +385,10 @@ impl Target for Remote<'_> {
 }
 
 fn in_store_history(store: &Store, ancestor: &CommitId, tip: &CommitId) -> Result<bool, Error> {
-    let done =
-        store.git().args(["merge-base", "--is-ancestor", ancestor.as_str(), tip.as_str()]).finish()?;
+    let done = store
+        .git()
+        .args(["merge-base", "--is-ancestor", ancestor.as_str(), tip.as_str()])
+        .finish()?;
     match done.status.code() {
         Some(0) => Ok(true),
         Some(1) => Ok(false),

@@ -2,7 +2,9 @@
 //!
 //! One function an arrow, in this order:
 //!
-//!     prepare ─► run ─► harvest ─► land (verify ─► publish) ─► settle
+//! ```text
+//! prepare ─► run ─► harvest ─► land (verify ─► publish) ─► settle
+//! ```
 //!
 //! Each state is in the ledger before its step begins. The supervisor holds the
 //! task's lock for its whole life; a free lock says that it is gone, and no
@@ -129,9 +131,10 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
         });
         if job.state.is_live() && !past {
             let state = match &error {
-                Error::Isolation(_) | Error::Git(GitError::Refused(_)) | Error::Usage { .. } | Error::Config { .. } => {
-                    State::Failed
-                }
+                Error::Isolation(_)
+                | Error::Git(GitError::Refused(_))
+                | Error::Usage { .. }
+                | Error::Config { .. } => State::Failed,
                 _ => State::Broken,
             };
             // The first error is the one to be told.
@@ -190,7 +193,10 @@ fn admit<'a>(
         let tip = target.open(&found.repo, &store).fingerprint()?;
         match (&target, tip) {
             (TargetRef::NewBranch { .. }, Some(_)) => {
-                return Err(Error::usage(format!("branch `{target}` exists already"), "give another `--name`"));
+                return Err(Error::usage(
+                    format!("branch `{target}` exists already"),
+                    "give another `--name`",
+                ));
             }
             (TargetRef::NewBranch { .. }, None) => {}
             (_, Some(tip)) if tip == found.commit => {}
@@ -278,8 +284,9 @@ pub(crate) fn reopen<'a>(
     // Read again below the lock: somebody may have been faster.
     let task = dam.ledger.task(&task.id)?.ok_or_else(|| Error::NoSuchTask(task.id.to_string()))?;
     let facts = Facts::of(&task)?;
-    let request: Request = serde_json::from_value(task.spec.clone())
-        .map_err(|error| Error::Internal(format!("the request of task `{}` is broken: {error}", task.id)))?;
+    let request: Request = serde_json::from_value(task.spec.clone()).map_err(|error| {
+        Error::Internal(format!("the request of task `{}` is broken: {error}", task.id))
+    })?;
     let repo_dir = Facts::need("repository", facts.repo_dir.as_ref())?.clone();
     let pinned = Facts::need("base", facts.pinned.as_ref())?.to_string();
     let found = Repository::discover(&repo_dir, Some(&pinned))?;
@@ -322,8 +329,10 @@ fn fresh_id() -> Result<TaskId, Error> {
     const ALPHABET: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes).map_err(|error| Error::Internal(error.to_string()))?;
-    let text: String =
-        bytes.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect();
+    let text: String = bytes
+        .iter()
+        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
+        .collect();
     TaskId::parse(&text).map_err(|error| Error::Internal(error.to_string()))
 }
 
@@ -339,7 +348,10 @@ fn check_carried(path: &Path) -> Result<(), Error> {
     let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
     if !inside || path.as_os_str().is_empty() || path.starts_with(".git") {
         return Err(Error::usage(
-            format!("`{}` can't be carried: it is not a path inside the repository", path.display()),
+            format!(
+                "`{}` can't be carried: it is not a path inside the repository",
+                path.display()
+            ),
             None,
         ));
     }
@@ -355,11 +367,15 @@ fn target(
     match &request.into {
         Into::NewBranch => {
             let branch = format!("refs/heads/dam/{name}");
-            let valid = !branch.contains("..") && !branch.ends_with('.') && !branch.ends_with(".lock");
+            let valid =
+                !branch.contains("..") && !branch.ends_with('.') && !branch.ends_with(".lock");
             if valid {
                 Ok(TargetRef::NewBranch { name: branch })
             } else {
-                Err(Error::usage(format!("`dam/{name}` is no name for a branch"), "give another `--name`"))
+                Err(Error::usage(
+                    format!("`dam/{name}` is no name for a branch"),
+                    "give another `--name`",
+                ))
             }
         }
         Into::Current if found.repo.worktree.is_none() => Err(Error::usage(
@@ -422,7 +438,8 @@ fn prepare(job: &mut Job<'_>) -> Result<Context, Error> {
         owner: job.ids.switch.then_some((job.ids.uid, job.ids.gid)),
     };
     let reporter = job.reporter;
-    let stack = maker.stack(&tree, None, &mut |done, all| reporter.report(Event::Layer { done, all }))?;
+    let stack =
+        maker.stack(&tree, None, &mut |done, all| reporter.report(Event::Layer { done, all }))?;
     let warm = stack.warm;
     let read_only = job.request.read_only;
     let context =
@@ -539,7 +556,11 @@ fn run_command(job: &mut Job<'_>, context: &Context, cwd: &Path) -> Result<bool,
     job.took("ran", begun);
     if run.left_running > 0 {
         let number = run.left_running;
-        let text = format!("{number} process{} left running by the command {} ended", if number == 1 { "" } else { "es" }, if number == 1 { "was" } else { "were" });
+        let text = format!(
+            "{number} process{} left running by the command {} ended",
+            if number == 1 { "" } else { "es" },
+            if number == 1 { "was" } else { "were" }
+        );
         job.reporter.report(Event::Warning { text });
     }
     let failed = |job: &mut Job<'_>, state: State, why: String| {
@@ -555,7 +576,9 @@ fn run_command(job: &mut Job<'_>, context: &Context, cwd: &Path) -> Result<bool,
                     job.told("ran", begun, "exit 0".into());
                     Ok(true)
                 }
-                (Some(code), _) => failed(job, State::Failed, format!("the command ended with exit code {code}")),
+                (Some(code), _) => {
+                    failed(job, State::Failed, format!("the command ended with exit code {code}"))
+                }
                 (None, signal) => {
                     let signal = signal.unwrap_or_default();
                     failed(job, State::Failed, format!("the command was ended by signal {signal}"))
@@ -618,7 +641,8 @@ fn cwd_exists(job: &Job<'_>, cwd: &Path) -> bool {
 }
 
 fn not_started(request: &Request, errno: i32) -> String {
-    let command = request.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let command =
+        request.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let error = std::io::Error::from_raw_os_error(errno);
     if error.kind() != std::io::ErrorKind::NotFound {
         return format!("`{command}` could not be started: {error}");

@@ -40,7 +40,9 @@ impl AttributesDir<'_> {
     pub(crate) fn remove(&self, path: &[u8]) -> Result<(), GitError> {
         let file = self.place(path);
         match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).at("remove", file),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).at("remove", file)
+            }
             _ => Ok(()),
         }
     }

@@ -124,9 +124,17 @@ impl GitCommand {
             }
             // What finds the person's configuration and lets a push ask an agent.
             None => &[
-                "HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL",
-                "GIT_CONFIG_SYSTEM", "SSH_AUTH_SOCK", "GIT_SSH", "GIT_SSH_COMMAND", "GIT_ASKPASS",
-                "USER", "LOGNAME",
+                "HOME",
+                "XDG_CONFIG_HOME",
+                "GIT_CONFIG_NOSYSTEM",
+                "GIT_CONFIG_GLOBAL",
+                "GIT_CONFIG_SYSTEM",
+                "SSH_AUTH_SOCK",
+                "GIT_SSH",
+                "GIT_SSH_COMMAND",
+                "GIT_ASKPASS",
+                "USER",
+                "LOGNAME",
             ],
         };
         for name in passed {
@@ -233,8 +241,10 @@ impl GitCommand {
         let command = self.shown.clone();
         let out = self.run()?;
         let text = String::from_utf8_lossy(&out);
-        Oid::parse(text.trim())
-            .ok_or_else(|| GitError::Unexpected { command, answer: text.chars().take(200).collect() })
+        Oid::parse(text.trim()).ok_or_else(|| GitError::Unexpected {
+            command,
+            answer: text.chars().take(200).collect(),
+        })
     }
 
     /// Starts it with pipes on all three ends, for a conversation.

@@ -67,7 +67,8 @@ impl PersonConfig {
     pub fn remotes(&self) -> Vec<(String, String)> {
         let mut remotes: Vec<(String, String)> = Vec::new();
         for (key, value) in &self.entries {
-            if let Some(name) = key.strip_prefix("remote.").and_then(|rest| rest.strip_suffix(".url"))
+            if let Some(name) =
+                key.strip_prefix("remote.").and_then(|rest| rest.strip_suffix(".url"))
                 && !remotes.iter().any(|(known, _)| known == name)
             {
                 remotes.push((name.to_owned(), without_credentials(value)));
@@ -138,7 +139,10 @@ mod tests {
 
     #[test]
     fn credentials_in_remotes_stay_outside() {
-        assert_eq!(without_credentials("https://ann:tok@h.example/r.git"), "https://h.example/r.git");
+        assert_eq!(
+            without_credentials("https://ann:tok@h.example/r.git"),
+            "https://h.example/r.git"
+        );
         assert_eq!(without_credentials("https://tok@h.example"), "https://h.example");
         assert_eq!(without_credentials("ssh://git:pw@h.example/r"), "ssh://git@h.example/r");
         assert_eq!(without_credentials("git@h.example:r.git"), "git@h.example:r.git");

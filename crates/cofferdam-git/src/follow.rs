@@ -89,7 +89,10 @@ pub enum FollowError {
     InTheWay(#[from] InTheWay),
     /// After the commit point: some paths are neither old nor new. They were
     /// left as they are.
-    #[error("the branch has moved, but these paths of `{worktree}` were left alone: {}", list(paths))]
+    #[error(
+        "the branch has moved, but these paths of `{worktree}` were left alone: {}",
+        list(paths)
+    )]
     LeftAlone {
         /// Where.
         worktree: PathBuf,
@@ -258,7 +261,8 @@ impl<'a> Follow<'a> {
         if let Some(owner) = &self.repo.owner
             && copy.exists()
         {
-            std::os::unix::fs::chown(&copy, Some(owner.uid), Some(owner.gid)).at("hand over", &copy)?;
+            std::os::unix::fs::chown(&copy, Some(owner.uid), Some(owner.gid))
+                .at("hand over", &copy)?;
         }
         Ok(())
     }
@@ -407,7 +411,11 @@ fn first_kept(
     Ok(())
 }
 
-fn differences(repo: &Repository, old: &CommitId, new: &CommitId) -> Result<Vec<Difference>, GitError> {
+fn differences(
+    repo: &Repository,
+    old: &CommitId,
+    new: &CommitId,
+) -> Result<Vec<Difference>, GitError> {
     let done = repo
         .git()
         .args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"])
@@ -574,7 +582,9 @@ pub fn clean_up(record: &LockRecord) -> Result<(), GitError> {
     for name in ["dam-index", "dam-index.lock", "dam-index-one", "dam-index-one.lock"] {
         let path = git_dir.join(name);
         match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).at("remove", path),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).at("remove", path);
+            }
             _ => {}
         }
     }

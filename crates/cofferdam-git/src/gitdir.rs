@@ -19,7 +19,8 @@ pub(crate) fn write_skeleton(git: &Path) -> Result<(), GitError> {
         std::fs::create_dir_all(&path).at("make", &path)?;
     }
     let path = git.join("description");
-    std::fs::write(&path, "A context of Cofferdam. Its repository is elsewhere.\n").at("write", path)
+    std::fs::write(&path, "A context of Cofferdam. Its repository is elsewhere.\n")
+        .at("write", path)
 }
 
 /// A ref by value: object, name, and what an annotated tag points at.
@@ -138,7 +139,8 @@ impl TaskGit<'_> {
             text.push_str("[extensions]\n\tobjectformat = sha256\n");
         }
         if let Some((name, mail)) = self.config.identity() {
-            let _ = writeln!(text, "[user]\n\tname = {}\n\temail = {}", quoted(&name), quoted(&mail));
+            let _ =
+                writeln!(text, "[user]\n\tname = {}\n\temail = {}", quoted(&name), quoted(&mail));
         }
         for (name, url) in self.config.remotes() {
             let _ = writeln!(

@@ -99,7 +99,10 @@ impl Index {
 
     /// The file with some entries replaced, added or (`None`) taken out.
     /// `changes` are sorted by path.
-    pub(crate) fn edited(&self, changes: &[(Vec<u8>, Option<NewEntry>)]) -> Result<Vec<u8>, GitError> {
+    pub(crate) fn edited(
+        &self,
+        changes: &[(Vec<u8>, Option<NewEntry>)],
+    ) -> Result<Vec<u8>, GitError> {
         let mut out = Vec::with_capacity(self.bytes.len() + 128 * changes.len());
         out.extend(b"DIRC");
         out.extend(2u32.to_be_bytes());
@@ -115,7 +118,9 @@ impl Index {
         };
         let mut kept = 0u32;
         self.each(|entry| {
-            while let Some((path, change)) = changes.next_if(|(path, _)| path.as_slice() < entry.path) {
+            while let Some((path, change)) =
+                changes.next_if(|(path, _)| path.as_slice() < entry.path)
+            {
                 put(&mut out, path, change);
             }
             if let Some((path, change)) = changes.next_if(|(path, _)| path == entry.path) {
@@ -218,14 +223,23 @@ mod tests {
 
     #[test]
     fn edits_keep_the_order() {
-        let empty = Index::parse(b"DIRC\0\0\0\x02\0\0\0\0".to_vec(), ObjectFormat::Sha1).expect("parse");
+        let empty =
+            Index::parse(b"DIRC\0\0\0\x02\0\0\0\0".to_vec(), ObjectFormat::Sha1).expect("parse");
         let long = vec![b'x'; 5000];
         let first = empty
-            .edited(&[(b"a".to_vec(), entry("1")), (b"c".to_vec(), entry("2")), (long.clone(), entry("3"))])
+            .edited(&[
+                (b"a".to_vec(), entry("1")),
+                (b"c".to_vec(), entry("2")),
+                (long.clone(), entry("3")),
+            ])
             .expect("edit");
         let index = Index::parse(first, ObjectFormat::Sha1).expect("parse");
         let second = index
-            .edited(&[(b"a".to_vec(), None), (b"b".to_vec(), entry("4")), (b"c".to_vec(), entry("5"))])
+            .edited(&[
+                (b"a".to_vec(), None),
+                (b"b".to_vec(), entry("4")),
+                (b"c".to_vec(), entry("5")),
+            ])
             .expect("edit");
         assert_eq!(paths(second), [(b"b".to_vec(), 0x44), (b"c".to_vec(), 0x55), (long, 0x33)]);
     }

@@ -21,9 +21,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use cofferdam_tree::{LayerDraft, LayerId, LayerKind, LayerMeta, LayerStore};
 use cofferdam_tree::stat::{FileStat, FileTime};
 use cofferdam_tree::walk::{Caps, Visit, WalkError, Walker};
+use cofferdam_tree::{LayerDraft, LayerId, LayerKind, LayerMeta, LayerStore};
 
 use crate::attributes::{self, AttributesDir};
 use crate::command::Conversation;
@@ -95,8 +95,14 @@ pub struct Difference {
 ///
 /// # Errors
 /// [`GitError`], among others when a tree is missing.
-pub fn diff(store: &Store, old: &TreeId, new: &TreeId, with_trees: bool) -> Result<Vec<Difference>, GitError> {
-    let mut git = store.git().args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"]);
+pub fn diff(
+    store: &Store,
+    old: &TreeId,
+    new: &TreeId,
+    with_trees: bool,
+) -> Result<Vec<Difference>, GitError> {
+    let mut git =
+        store.git().args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"]);
     if with_trees {
         git = git.args(["-t"]);
     }
@@ -328,7 +334,8 @@ impl LayerMaker<'_> {
             if change.new_mode == 0 {
                 writer.whiteout(path).map_err(wrote)?;
             }
-            if change.old_mode != 0 && change.old_mode != TREE && change.new_mode != change.old_mode {
+            if change.old_mode != 0 && change.old_mode != TREE && change.new_mode != change.old_mode
+            {
                 index.entry(path.to_vec()).or_insert(None);
             }
             let stat = match change.new_mode {
@@ -409,9 +416,13 @@ impl BlobReader {
             ask.extend(path);
         }
         ask.push(0);
-        let unexpected = |answer: String| GitError::Unexpected { command: "cat-file --batch".into(), answer };
+        let unexpected =
+            |answer: String| GitError::Unexpected { command: "cat-file --batch".into(), answer };
         let stdin = self.talk.child.stdin.as_mut().expect("piped");
-        stdin.write_all(&ask).and_then(|()| stdin.flush()).map_err(|error| unexpected(error.to_string()))?;
+        stdin
+            .write_all(&ask)
+            .and_then(|()| stdin.flush())
+            .map_err(|error| unexpected(error.to_string()))?;
         let mut header = String::new();
         self.out.read_line(&mut header).map_err(|error| unexpected(error.to_string()))?;
         let size = header.trim_end().rsplit(' ').next().and_then(|size| size.parse().ok());
@@ -429,15 +440,19 @@ impl BlobReader {
         let read = std::io::copy(&mut (&mut self.out).take(rest), &mut std::io::sink());
         match read {
             Ok(read) if read == rest => Ok(()),
-            _ => Err(GitError::Unexpected { command: "cat-file --batch".into(), answer: "cut off".into() }),
+            _ => Err(GitError::Unexpected {
+                command: "cat-file --batch".into(),
+                answer: "cut off".into(),
+            }),
         }
     }
 
     fn read(&mut self, oid: &Oid, path: &[u8]) -> Result<Vec<u8>, GitError> {
         let mut bytes = Vec::new();
-        self.open(oid, path)?
-            .read_to_end(&mut bytes)
-            .map_err(|error| GitError::Unexpected { command: "cat-file --batch".into(), answer: error.to_string() })?;
+        self.open(oid, path)?.read_to_end(&mut bytes).map_err(|error| GitError::Unexpected {
+            command: "cat-file --batch".into(),
+            answer: error.to_string(),
+        })?;
         self.close()?;
         Ok(bytes)
     }
@@ -464,7 +479,10 @@ impl Read for Blob<'_> {
     }
 }
 
-fn watch_progress(mut talk: Conversation, progress: &mut dyn FnMut(u64, u64)) -> Result<(), GitError> {
+fn watch_progress(
+    mut talk: Conversation,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), GitError> {
     let stderr = talk.child.stderr.take().expect("piped");
     let mut said = Vec::new();
     for chunk in BufReader::new(stderr).split(b'\r') {
@@ -476,11 +494,9 @@ fn watch_progress(mut talk: Conversation, progress: &mut dyn FnMut(u64, u64)) ->
     }
     let command = talk.command.clone();
     talk.end().map_err(|error| match error {
-        GitError::Failed { code, .. } => GitError::Failed {
-            command,
-            code,
-            stderr: String::from_utf8_lossy(&said).into_owned(),
-        },
+        GitError::Failed { code, .. } => {
+            GitError::Failed { command, code, stderr: String::from_utf8_lossy(&said).into_owned() }
+        }
         other => other,
     })
 }

@@ -151,9 +151,15 @@ pub fn pin(repo: &Repository, task: &str, commit: Option<&CommitId>) -> Result<(
 ///
 /// # Errors
 /// [`GitError`].
-pub fn is_ancestor(repo: &Repository, ancestor: &CommitId, commit: &CommitId) -> Result<bool, GitError> {
-    let done =
-        repo.git().args(["merge-base", "--is-ancestor", ancestor.as_str(), commit.as_str()]).finish()?;
+pub fn is_ancestor(
+    repo: &Repository,
+    ancestor: &CommitId,
+    commit: &CommitId,
+) -> Result<bool, GitError> {
+    let done = repo
+        .git()
+        .args(["merge-base", "--is-ancestor", ancestor.as_str(), commit.as_str()])
+        .finish()?;
     match done.status.code() {
         Some(0) => Ok(true),
         Some(1) => Ok(false),

@@ -23,7 +23,8 @@ impl RemoteBranch {
     pub fn parse(text: &str, config: &PersonConfig) -> Option<RemoteBranch> {
         config.remotes().into_iter().find_map(|(remote, _)| {
             let branch = text.strip_prefix(&remote)?.strip_prefix('/')?;
-            (!branch.is_empty()).then(|| RemoteBranch { remote: remote.clone(), branch: branch.into() })
+            (!branch.is_empty())
+                .then(|| RemoteBranch { remote: remote.clone(), branch: branch.into() })
         })
     }
 
@@ -80,14 +81,20 @@ impl RemoteBranch {
         let expected = old.map_or(String::new(), ToString::to_string);
         let done = through_store(store, repo)
             .args(["push", "--porcelain", "--no-verify", "--no-follow-tags"])
-            .args(["--recurse-submodules=no".to_owned(), format!("--force-with-lease={name}:{expected}")])
+            .args([
+                "--recurse-submodules=no".to_owned(),
+                format!("--force-with-lease={name}:{expected}"),
+            ])
             .args(["--", &url, &format!("{new}:{name}")])
             .finish()?;
         if done.status.success() {
             return Ok(());
         }
         let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), done.stderr);
-        if said.contains("stale info") || said.contains("[rejected]") || said.contains("fetch first") {
+        if said.contains("stale info")
+            || said.contains("[rejected]")
+            || said.contains("fetch first")
+        {
             let expected = old.map_or("absent".into(), |old| old.0.short().to_owned());
             let name = format!("{}/{}", self.remote, self.branch);
             return Err(RefError::Moved { name, expected });

@@ -24,7 +24,11 @@ impl Store {
     ///
     /// # Errors
     /// When it can't be written.
-    pub fn open(stores: &Path, repo: &Repository, config: &PersonConfig) -> Result<Store, GitError> {
+    pub fn open(
+        stores: &Path,
+        repo: &Repository,
+        config: &PersonConfig,
+    ) -> Result<Store, GitError> {
         let dir = stores.join(format!("{}.git", repo.key()));
         if !dir.is_dir() {
             create(&dir, repo)?;
@@ -113,7 +117,10 @@ fn create(dir: &Path, repo: &Repository) -> Result<(), GitError> {
     };
     write("HEAD", b"ref: refs/heads/none\n")?;
     write("config", config.as_bytes())?;
-    write("objects/info/alternates", std::os::unix::ffi::OsStrExt::as_bytes(alternates.as_os_str()))?;
+    write(
+        "objects/info/alternates",
+        std::os::unix::ffi::OsStrExt::as_bytes(alternates.as_os_str()),
+    )?;
     match std::fs::rename(&draft, dir) {
         Ok(()) => Ok(()),
         // Somebody else made it meanwhile: theirs is as good.

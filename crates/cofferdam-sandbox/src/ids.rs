@@ -34,8 +34,7 @@ impl Ids {
     /// # Errors
     /// When `owner_of` can't be read.
     pub fn for_task(owner_of: &Path) -> std::io::Result<Ids> {
-        let (uid, gid) =
-            (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         if uid != 0 {
             return Ok(Ids { uid, gid, switch: false });
         }

@@ -111,7 +111,11 @@ impl Status {
 }
 
 fn die_with_parent() -> Result<(), SandboxError> {
-    setup("ask for the parent-death signal", None, set_parent_process_death_signal(Some(Signal::KILL)))
+    setup(
+        "ask for the parent-death signal",
+        None,
+        set_parent_process_death_signal(Some(Signal::KILL)),
+    )
 }
 
 fn first_process(
@@ -152,7 +156,14 @@ fn first_process(
     // SAFETY: this process has one thread, and a clone without CLONE_VM is a
     // fork: the child gets a copy of everything, its stack included.
     let pid = unsafe {
-        libc::syscall(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, 0usize, 0usize, 0usize, 0usize)
+        libc::syscall(
+            libc::SYS_clone,
+            libc::CLONE_PARENT | libc::SIGCHLD,
+            0usize,
+            0usize,
+            0usize,
+            0usize,
+        )
     };
     match pid {
         0 => {
@@ -293,10 +304,12 @@ fn start(spec: &Spec) -> Result<Result<Pid, i32>, SandboxError> {
         pid => {
             drop(writer);
             let mut answer = Vec::new();
-            setup("hear from the command", None, std::fs::File::from(reader).read_to_end(&mut answer))?;
-            let number = |bytes: &[u8]| {
-                bytes.try_into().map_or(libc::EIO, i32::from_ne_bytes)
-            };
+            setup(
+                "hear from the command",
+                None,
+                std::fs::File::from(reader).read_to_end(&mut answer),
+            )?;
+            let number = |bytes: &[u8]| bytes.try_into().map_or(libc::EIO, i32::from_ne_bytes);
             match answer.as_slice() {
                 [] => Ok(Ok(Pid::from_raw(pid).expect("a child's pid is positive"))),
                 [b'w', rest @ ..] => Err(SandboxError::Setup {
@@ -329,9 +342,8 @@ fn confine(spec: &Spec) -> io::Result<()> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(spec.command.umask));
     // SAFETY: closes nothing now; at exec every descriptor but the three
     // standard ones goes, whoever opened it.
-    let marked = unsafe {
-        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
-    };
+    let marked =
+        unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if marked != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -358,7 +370,8 @@ impl Program {
                 .map(|dir| text(dir.join(name).as_os_str().as_bytes()))
                 .collect::<io::Result<_>>()?
         };
-        let argv = command.argv.iter().map(|arg| text(arg.as_bytes())).collect::<io::Result<_>>()?;
+        let argv =
+            command.argv.iter().map(|arg| text(arg.as_bytes())).collect::<io::Result<_>>()?;
         let env = command
             .env
             .iter()

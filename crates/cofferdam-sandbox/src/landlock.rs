@@ -84,21 +84,31 @@ pub(crate) fn restrict(spec: &Spec) -> io::Result<()> {
     if handled == 0 && scoped == 0 {
         return Ok(());
     }
-    let ruleset = create(&RulesetAttr { handled_access_fs: handled, handled_access_net: 0, scoped })?;
+    let ruleset =
+        create(&RulesetAttr { handled_access_fs: handled, handled_access_net: 0, scoped })?;
     if handled != 0 {
         allow(&ruleset, Path::new("/"), READ_ONLY & handled)?;
         for path in &spec.writable {
             allow(&ruleset, path, handled)?;
         }
         let device = (READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV) & handled;
-        for node in ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"] {
+        for node in [
+            "/dev/null",
+            "/dev/zero",
+            "/dev/full",
+            "/dev/random",
+            "/dev/urandom",
+            "/dev/tty",
+            "/dev/ptmx",
+        ] {
             allow(&ruleset, Path::new(node), device)?;
         }
         allow(&ruleset, Path::new("/dev/pts"), device | READ_DIR)?;
         allow(&ruleset, Path::new("/dev/shm"), handled)?;
     }
     // SAFETY: a file descriptor and a flag word; no memory is passed.
-    let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) };
+    let done =
+        unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -20,9 +20,9 @@ use std::path::{Component, Path};
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
-    mount_change, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
+    fsopen, mount_change, move_mount, open_tree, unmount,
 };
 
 use crate::userns::setup;
@@ -166,7 +166,8 @@ pub(crate) fn assemble(spec: &Spec, sources: &Sources) -> Result<(), SandboxErro
     setup(step, None, rustix::process::pivot_root(".", "."))?;
     setup("let go of the host's root", None, unmount(".", UnmountFlags::DETACH))?;
     setup(step, None, rustix::process::chdir("/"))?;
-    let sealed = setup(step, None, openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))?;
+    let sealed =
+        setup(step, None, openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()))?;
     setup("seal the root", None, set_attributes(&sealed, RDONLY | NOSUID | NODEV, false))
 }
 
@@ -209,7 +210,8 @@ impl Root {
                 }
             }
             Mount::Tmpfs { dest, mode, size } => {
-                let memory = memory_fs(&[("mode", format!("{mode:o}")), ("size", size.to_string())])?;
+                let memory =
+                    memory_fs(&[("mode", format!("{mode:o}")), ("size", size.to_string())])?;
                 self.attach(&memory, &self.dir(dest)?, dest)
             }
             Mount::File { dest, content } => self.file(dest, content).map(drop),
@@ -242,7 +244,11 @@ impl Root {
             let parent: BorrowedFd<'_> = at.as_ref().unwrap_or(&self.fd).as_fd();
             let opened = match openat(parent, name, flags, Mode::empty()) {
                 Err(rustix::io::Errno::NOENT) => {
-                    setup("make the directory", Some(path), mkdirat(parent, name, Mode::from_raw_mode(0o755)))?;
+                    setup(
+                        "make the directory",
+                        Some(path),
+                        mkdirat(parent, name, Mode::from_raw_mode(0o755)),
+                    )?;
                     openat(parent, name, flags, Mode::empty())
                 }
                 other => other,
@@ -259,7 +265,8 @@ impl Root {
     fn file(&self, path: &Path, content: &[u8]) -> Result<OwnedFd, SandboxError> {
         let (parent, name) = split(path)?;
         let parent = self.dir(parent)?;
-        let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let create =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&parent, name, create, Mode::from_raw_mode(0o444)) {
             Ok(fd) => {
                 let mut file = std::fs::File::from(fd);
@@ -320,7 +327,8 @@ impl Root {
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let proc = setup(step, Some(dest), fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
+        let proc =
+            setup(step, Some(dest), fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
         self.attach(&proc, &self.dir(dest)?, dest)?;
         // With anything mounted on it, nested sandboxes can't mount their own.
         // A task of an ordinary user can write nothing there either way.
@@ -342,7 +350,16 @@ impl Root {
             setup("restrict", Some(&path), set_attributes(&tree, attributes, false))?;
             self.attach(&tree, &place, &path)?;
         }
-        for name in ["kcore", "kallsyms", "keys", "key-users", "timer_list", "latency_stats", "sched_debug", "kmsg"] {
+        for name in [
+            "kcore",
+            "kallsyms",
+            "keys",
+            "key-users",
+            "timer_list",
+            "latency_stats",
+            "sched_debug",
+            "kmsg",
+        ] {
             let path = proc.join(name);
             let Some(place) = self.existing(&path)? else { continue };
             let Some(null) = self.existing(Path::new("/dev/null"))? else { continue };

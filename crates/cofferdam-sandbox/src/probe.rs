@@ -71,7 +71,8 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
             other => return Err(SandboxError::InitDied(format!("the probe's program: {other:?}"))),
         }
     }
-    let written = std::fs::read(dir.join("upper/written")).map_err(ours("read what the probe wrote"))?;
+    let written =
+        std::fs::read(dir.join("upper/written")).map_err(ours("read what the probe wrote"))?;
     if written != b"ok\n" {
         return Err(SandboxError::InitDied("the probe's program wrote something else".into()));
     }

@@ -239,13 +239,13 @@ mod tests {
         let vsock = arg0(libc::AF_VSOCK as u64);
         assert_eq!(call(Wall::Full, libc::SYS_socket, vsock), ret_errno(libc::EAFNOSUPPORT));
         assert_eq!(call(Wall::Full, libc::SYS_socket, arg0(libc::AF_UNIX as u64)), RET_ALLOW);
-        for request in [libc::TIOCSTI as u64, libc::TIOCLINUX as u64] {
+        for request in [libc::TIOCSTI, libc::TIOCLINUX] {
             assert_eq!(call(Wall::Full, libc::SYS_ioctl, arg1(request)), denied);
             // The kernel looks at the low 32 bits only (CVE-2019-10063).
             let high = arg1(request | 0xdead_0000_0000);
             assert_eq!(call(Wall::Full, libc::SYS_ioctl, high), denied);
         }
-        assert_eq!(call(Wall::Full, libc::SYS_ioctl, arg1(libc::TIOCGWINSZ as u64)), RET_ALLOW);
+        assert_eq!(call(Wall::Full, libc::SYS_ioctl, arg1(libc::TIOCGWINSZ)), RET_ALLOW);
     }
 
     #[test]

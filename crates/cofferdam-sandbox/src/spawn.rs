@@ -105,15 +105,7 @@ pub fn spawn(spec: &Spec) -> Result<Running, SandboxError> {
         .open()
         .and_then(|fd| fd.ok_or_else(|| io::Error::other("pid 1 has vanished")))
         .map_err(|error| ours("hold the task's pid 1", error))?;
-    Ok(Running {
-        name,
-        pidfd,
-        control: control.into(),
-        status,
-        stdout,
-        stderr,
-        reaped: false,
-    })
+    Ok(Running { name, pidfd, control: control.into(), status, stdout, stderr, reaped: false })
 }
 
 fn early_end(mut first: Child, said: &str) -> SandboxError {
@@ -122,10 +114,8 @@ fn early_end(mut first: Child, said: &str) -> SandboxError {
 }
 
 fn spec_file(spec: &Spec) -> io::Result<std::fs::File> {
-    let mut file = std::fs::File::from(rustix::fs::memfd_create(
-        "dam-spec",
-        rustix::fs::MemfdFlags::CLOEXEC,
-    )?);
+    let mut file =
+        std::fs::File::from(rustix::fs::memfd_create("dam-spec", rustix::fs::MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(spec)?)?;
     io::Seek::rewind(&mut file)?;
     Ok(file)
@@ -150,9 +140,8 @@ fn pass_descriptors(passed: &[(i32, i32)]) -> io::Result<()> {
         }
     }
     // SAFETY: numbers only; marks, closes nothing now.
-    let marked = unsafe {
-        libc::syscall(libc::SYS_close_range, 6u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
-    };
+    let marked =
+        unsafe { libc::syscall(libc::SYS_close_range, 6u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if marked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -233,7 +222,8 @@ impl Running {
     fn reap(&mut self) {
         if !self.reaped {
             let pid = i32::try_from(self.name.pid).ok().and_then(Pid::from_raw);
-            let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
+            let _ =
+                rustix::io::retry_on_intr(|| rustix::process::waitpid(pid, WaitOptions::empty()));
             self.reaped = true;
         }
     }

@@ -1,7 +1,9 @@
 //! Entering a user namespace in which the caller's own id stands for itself.
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use rustix::thread::{Gid, Uid, UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    Gid, Uid, UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
 
 use crate::{Ids, SandboxError};
 

@@ -9,26 +9,79 @@ use std::path::{Path, PathBuf};
 use crate::{Ids, Mount, Network};
 
 /// Host directories that every task sees, read-only.
-pub const SYSTEM_DIRS: &[&str] =
-    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/gnu/store"];
+pub const SYSTEM_DIRS: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/nix/store",
+    "/gnu/store",
+];
 
 /// Entries of `/etc` that programs need and that hold no secret. Accounts,
 /// host names and name service settings are written anew ([`etc`]).
 const ETC: &[&str] = &[
-    "alternatives", "bash.bashrc", "bash_completion.d", "ca-certificates", "ca-certificates.conf",
-    "crypto-policies", "debian_version", "dpkg/origins", "fonts", "gai.conf", "gss", "host.conf",
-    "inputrc", "java-8-openjdk", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "java",
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf", "localtime",
-    "lsb-release", "magic", "magic.mime", "manpath.config", "mime.types", "networks", "nanorc",
-    "os-release", "perl", "pki", "profile", "profile.d", "protocols", "python3", "python3.11",
-    "python3.12", "python3.13", "redhat-release", "rpc", "services", "shells", "skel", "ssl",
-    "terminfo", "timezone", "vim", "xdg", "zsh",
+    "alternatives",
+    "bash.bashrc",
+    "bash_completion.d",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "debian_version",
+    "dpkg/origins",
+    "fonts",
+    "gai.conf",
+    "gss",
+    "host.conf",
+    "inputrc",
+    "java-8-openjdk",
+    "java-11-openjdk",
+    "java-17-openjdk",
+    "java-21-openjdk",
+    "java",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "locale.conf",
+    "localtime",
+    "lsb-release",
+    "magic",
+    "magic.mime",
+    "manpath.config",
+    "mime.types",
+    "networks",
+    "nanorc",
+    "os-release",
+    "perl",
+    "pki",
+    "profile",
+    "profile.d",
+    "protocols",
+    "python3",
+    "python3.11",
+    "python3.12",
+    "python3.13",
+    "redhat-release",
+    "rpc",
+    "services",
+    "shells",
+    "skel",
+    "ssl",
+    "terminfo",
+    "timezone",
+    "vim",
+    "xdg",
+    "zsh",
 ];
 
 /// Variables that a task gets from the caller's environment; `LC_*` as well.
-const ENVIRONMENT: &[&str] = &[
-    "CLICOLOR", "COLORTERM", "LANG", "LANGUAGE", "NO_COLOR", "SOURCE_DATE_EPOCH", "TERM", "TZ",
-];
+const ENVIRONMENT: &[&str] =
+    &["CLICOLOR", "COLORTERM", "LANG", "LANGUAGE", "NO_COLOR", "SOURCE_DATE_EPOCH", "TERM", "TZ"];
 
 /// Name of the task's user inside where the caller has none for its id.
 const USER_NAME: &str = "dam";
@@ -62,7 +115,9 @@ impl Person {
                 !ids.switch
                     && name != "root"
                     && !name.is_empty()
-                    && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+                    && name
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
             })
             .unwrap_or_else(|| USER_NAME.to_owned());
         Ok(Person { ids, name, home })
@@ -222,8 +277,13 @@ mod tests {
             name: "ann".into(),
             home: "/home/ann".into(),
         };
-        let host = [("AWS_SECRET_ACCESS_KEY", "x"), ("SSH_AUTH_SOCK", "/s"), ("LC_ALL", "C"), ("LD_PRELOAD", "/evil.so")]
-            .map(|(key, value)| (OsString::from(key), OsString::from(value)));
+        let host = [
+            ("AWS_SECRET_ACCESS_KEY", "x"),
+            ("SSH_AUTH_SOCK", "/s"),
+            ("LC_ALL", "C"),
+            ("LD_PRELOAD", "/evil.so"),
+        ]
+        .map(|(key, value)| (OsString::from(key), OsString::from(value)));
         let env = environment(&person, host);
         let keys: Vec<_> = env.iter().map(|(key, _)| key.to_str().expect("utf-8")).collect();
         assert_eq!(keys, ["HOME", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "USER"]);

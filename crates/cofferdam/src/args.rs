@@ -253,20 +253,14 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        clap::CommandFactory::command().map(|command: clap::Command| command.debug_assert());
+        <Args as clap::CommandFactory>::command().debug_assert();
     }
-
-    trait Map: Sized {
-        fn map<T>(self, f: impl FnOnce(Self) -> T) -> T {
-            f(self)
-        }
-    }
-    impl Map for clap::Command {}
 
     #[test]
     fn everything_after_the_dashes_is_the_commands() {
-        let args = Args::try_parse_from(["dam", "run", "--check", "./ci", "--", "./fix", "--check", "-x"])
-            .expect("parse");
+        let args =
+            Args::try_parse_from(["dam", "run", "--check", "./ci", "--", "./fix", "--check", "-x"])
+                .expect("parse");
         let Command::Run(run) = args.command else { panic!("not run") };
         assert_eq!(run.command, ["./fix", "--check", "-x"]);
         assert_eq!(run.checks, ["./ci"]);

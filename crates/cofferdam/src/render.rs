@@ -48,7 +48,10 @@ impl Renderer {
         }
         match event {
             Event::Started { name, task, base, target, isolation, .. } => {
-                self.line(&mut state, &format!("{BOLD}{name}{BOLD:#} {DIM}({task}) from {base}, for {target}{DIM:#}"));
+                self.line(
+                    &mut state,
+                    &format!("{BOLD}{name}{BOLD:#} {DIM}({task}) from {base}, for {target}{DIM:#}"),
+                );
                 let landlock = match isolation.landlock_abi {
                     0 => "no Landlock on this kernel".to_owned(),
                     _ if isolation.wall == "nested" => "nested sandboxes allowed".to_owned(),
@@ -63,8 +66,11 @@ impl Renderer {
             Event::Layer { done, all } => {
                 if std::io::stderr().is_terminal() {
                     let bar = state.bar.get_or_insert_with(|| {
-                        let style = ProgressStyle::with_template("  first layer {bar:30} {pos}/{len} files");
-                        ProgressBar::new(all).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+                        let style = ProgressStyle::with_template(
+                            "  first layer {bar:30} {pos}/{len} files",
+                        );
+                        ProgressBar::new(all)
+                            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
                     });
                     bar.set_position(done);
                 }
@@ -76,25 +82,40 @@ impl Renderer {
                 self.line(&mut state, &text);
             }
             Event::Waiting { what, holder } => {
-                let behind = if holder.is_empty() { String::new() } else { format!(", behind `{holder}`") };
+                let behind =
+                    if holder.is_empty() { String::new() } else { format!(", behind `{holder}`") };
                 self.line(&mut state, &format!("  {DIM}waiting for {what}{behind}{DIM:#}"));
             }
             Event::Output { stream, bytes, .. } => {
                 state.open_line = bytes.last().is_some_and(|last| *last != b'\n');
                 let _ = match stream {
-                    "out" => std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush()),
+                    "out" => {
+                        std::io::stdout().write_all(&bytes).and_then(|()| std::io::stdout().flush())
+                    }
                     _ => std::io::stderr().write_all(&bytes),
                 };
             }
             Event::Step { step, took_ms, text } => {
                 let took = table::duration(took_ms);
-                self.line(&mut state, &format!("  {GOOD}{step:<10}{GOOD:#} {DIM}{took:>10}{DIM:#}  {text}"));
+                self.line(
+                    &mut state,
+                    &format!("  {GOOD}{step:<10}{GOOD:#} {DIM}{took:>10}{DIM:#}  {text}"),
+                );
             }
             Event::Check(report) => {
                 let style = if report.passed() { GOOD } else { BAD };
-                let took = if report.cached { "cached".to_owned() } else { table::duration(report.took_ms) };
+                let took = if report.cached {
+                    "cached".to_owned()
+                } else {
+                    table::duration(report.took_ms)
+                };
                 let (name, outcome) = (&report.name, &report.outcome);
-                self.line(&mut state, &format!("  {style}check{style:#}      {DIM}{took:>10}{DIM:#}  `{name}` {outcome}"));
+                self.line(
+                    &mut state,
+                    &format!(
+                        "  {style}check{style:#}      {DIM}{took:>10}{DIM:#}  `{name}` {outcome}"
+                    ),
+                );
             }
             Event::CheckLog { text, .. } => {
                 for line in text.lines() {

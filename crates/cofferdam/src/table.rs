@@ -69,7 +69,8 @@ mod tests {
     #[test]
     fn eighty_columns_hold() {
         let long = "x".repeat(300);
-        let rows = vec![vec!["a".into(), "b".into(), long], vec!["ccc".into(), "d".into(), "e\nf".into()]];
+        let rows =
+            vec![vec!["a".into(), "b".into(), long], vec!["ccc".into(), "d".into(), "e\nf".into()]];
         let text = render(&["name", "state", "why"], &rows, 80);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("ccc   d      e f"), "{text}");

@@ -109,7 +109,9 @@ pub fn collect(
             Frame::Symlink { path, target, same } => {
                 if !same && !names::stays_inside(&path, &target) {
                     let target = cofferdam_tree::BytePath::from(target.as_slice());
-                    let why = format!("is a symlink that points outside of the repository, to `{target}`");
+                    let why = format!(
+                        "is a symlink that points outside of the repository, to `{target}`"
+                    );
                     return Err(Refusal::path(&path, why).into());
                 }
                 let blob = blobs.importer()?.blob(&mut target.as_slice(), target.len() as u64)?;
@@ -193,10 +195,12 @@ impl Blobs<'_> {
         }
         let of_path = self.attributes(path)?;
         if let Some(filter) = of_path.filter.filter(|name| self.config.has_filter(name)) {
-            let why = format!("would have to pass through the filter `{filter}`, which runs outside");
+            let why =
+                format!("would have to pass through the filter `{filter}`, which runs outside");
             return Err(Refusal::path(path, why).into());
         }
-        let line_endings = of_path.text != Text::No && (of_path.text != Text::Unset || self.converts);
+        let line_endings =
+            of_path.text != Text::No && (of_path.text != Text::Unset || self.converts);
         if !of_path.always && !line_endings {
             return self.importer()?.blob(content, size);
         }
@@ -286,7 +290,8 @@ struct AttributeReader {
 }
 
 impl AttributeReader {
-    const NAMES: [&'static str; 6] = ["text", "crlf", "eol", "ident", "filter", "working-tree-encoding"];
+    const NAMES: [&'static str; 6] =
+        ["text", "crlf", "eol", "ident", "filter", "working-tree-encoding"];
 
     fn start(store: &Store, dir: &Path) -> Result<AttributeReader, GitError> {
         let git = store.git().work_tree(dir);
@@ -427,8 +432,10 @@ impl Importer {
         self.send(format!("ls :{mark} \"\"\n").as_bytes())?;
         let tree = self.line()?;
         self.send(b"done\n")?;
-        let unexpected =
-            |answer: &str| GitError::Unexpected { command: "fast-import".into(), answer: answer.into() };
+        let unexpected = |answer: &str| GitError::Unexpected {
+            command: "fast-import".into(),
+            answer: answer.into(),
+        };
         if let Err(error) = self.input.flush() {
             return Err(Importer::failed(&mut self, &error));
         }

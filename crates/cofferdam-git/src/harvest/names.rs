@@ -70,7 +70,18 @@ mod tests {
 
     #[test]
     fn every_spelling_of_dot_git() {
-        for name in [".git", ".GIT", ".Git ", ".git...", "git~1", "GIT~1", ".g\u{200c}it", ".git::$INDEX_ALLOCATION", "a\\.git", "..\\x"] {
+        for name in [
+            ".git",
+            ".GIT",
+            ".Git ",
+            ".git...",
+            "git~1",
+            "GIT~1",
+            ".g\u{200c}it",
+            ".git::$INDEX_ALLOCATION",
+            "a\\.git",
+            "..\\x",
+        ] {
             assert!(forbidden(name.as_bytes(), false).is_some(), "{name}");
         }
         for name in [".gitignore", ".github", "git", ".gitx", "x.git", "git~10", "a\\b"] {

@@ -71,11 +71,7 @@ pub fn scan(
     rules: &Rules,
     out: impl Write,
 ) -> io::Result<()> {
-    let caps = Caps {
-        entries: rules.most_entries,
-        bytes: rules.most_bytes,
-        ..Caps::default()
-    };
+    let caps = Caps { entries: rules.most_entries, bytes: rules.most_bytes, ..Caps::default() };
     let mut ignore = gix_ignore::Search::default();
     ignore.add_patterns_buffer(&rules.excludes, "exclude", None, parse())?;
     let mut scan = Scan { rules, merged, lower, out, ignore, inside: Vec::new(), own_lists: 1 };
@@ -236,7 +232,8 @@ impl<W: Write> Scan<'_, W> {
 /// A regular file's content; nothing when it is missing or anything else (git
 /// does not follow a link there either).
 fn read_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let Ok(fd) = openat2(dir, path, flags, Mode::empty(), resolve) else { return Ok(Vec::new()) };
     let stat = rustix::fs::fstat(&fd)?;

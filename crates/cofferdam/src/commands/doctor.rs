@@ -108,19 +108,25 @@ fn sandbox(dam: &Dam, findings: &mut Vec<Finding>) {
         Ok(ability) => {
             findings.push(ok(
                 "sandbox",
-                format!("a program ran in one and wrote through its overlay, as uid {}", ability.ids.uid),
+                format!(
+                    "a program ran in one and wrote through its overlay, as uid {}",
+                    ability.ids.uid
+                ),
             ));
             findings.push(match ability.landlock_abi {
                 0 => Finding {
                     what: "Landlock".into(),
                     outcome: "warning".into(),
-                    found: "the kernel has none; mounts, namespaces and seccomp stand without it".into(),
+                    found: "the kernel has none; mounts, namespaces and seccomp stand without it"
+                        .into(),
                     hint: None,
                 },
                 abi if abi < 6 => Finding {
                     what: "Landlock".into(),
                     outcome: "warning".into(),
-                    found: format!("ABI {abi}; with `--net open`, abstract sockets of the host can be reached"),
+                    found: format!(
+                        "ABI {abi}; with `--net open`, abstract sockets of the host can be reached"
+                    ),
                     hint: Some("ABI 6 came with Linux 6.12".into()),
                 },
                 abi => ok("Landlock", format!("ABI {abi}")),

@@ -48,7 +48,8 @@ pub fn log(args: &Log) -> Result<ExitCode, Error> {
 fn print(line: &LogLine, timestamps: bool) {
     let mut bytes = Vec::new();
     if timestamps {
-        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(line.at_ms).unwrap_or(0));
+        let at =
+            SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(line.at_ms).unwrap_or(0));
         bytes.extend(format!("{} ", humantime::format_rfc3339_millis(at)).into_bytes());
     }
     bytes.extend(&line.text);

@@ -47,12 +47,18 @@ fn open() -> Result<Dam, Error> {
 fn conclude(receipt: &Receipt, format: Format) -> ExitCode {
     match format {
         Format::Json => output::json(receipt),
-        Format::Jsonl => output::json_line(&serde_json::json!({ "event": "ended", "receipt": receipt })),
+        Format::Jsonl => {
+            output::json_line(&serde_json::json!({ "event": "ended", "receipt": receipt }))
+        }
         Format::Text => {
             let state = receipt.state();
             let style = style_of(state);
-            let reason = receipt.reason.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-            let mut text = format!("{style}{}{style:#} {BOLD}{}{BOLD:#}{reason}\n", receipt.state, receipt.name);
+            let reason =
+                receipt.reason.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            let mut text = format!(
+                "{style}{}{style:#} {BOLD}{}{BOLD:#}{reason}\n",
+                receipt.state, receipt.name
+            );
             if let Some(next) = next_step(receipt) {
                 text.push_str(&format!("  {DIM}{next}{DIM:#}\n"));
             }
@@ -79,12 +85,18 @@ fn style_of(state: Option<State>) -> anstyle::Style {
 fn next_step(receipt: &Receipt) -> Option<String> {
     let name = &receipt.name;
     Some(match receipt.state()? {
-        State::Ready => format!("`dam diff {name}` shows it, `dam land {name}` lands it, `dam drop {name}` throws it away"),
+        State::Ready => format!(
+            "`dam diff {name}` shows it, `dam land {name}` lands it, `dam drop {name}` throws it away"
+        ),
         State::Rejected | State::Conflicted => {
-            format!("`dam diff {name}` shows it, `dam land {name}` tries again, `dam drop {name}` throws it away")
+            format!(
+                "`dam diff {name}` shows it, `dam land {name}` tries again, `dam drop {name}` throws it away"
+            )
         }
         State::Failed | State::TimedOut | State::Cancelled if receipt.context_kept => {
-            format!("its context is kept for 7 days: `dam log {name}`, `dam diff {name}`, `dam drop {name}`")
+            format!(
+                "its context is kept for 7 days: `dam log {name}`, `dam diff {name}`, `dam drop {name}`"
+            )
         }
         _ => return None,
     })

@@ -48,12 +48,18 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
             None => match std::env::var_os(item) {
                 Some(value) => (item.clone(), value),
                 None => {
-                    return Err(usage(format!("`--env {}`: it is not set", item.to_string_lossy())));
+                    return Err(usage(format!(
+                        "`--env {}`: it is not set",
+                        item.to_string_lossy()
+                    )));
                 }
             },
         };
         if name.is_empty() || name.as_bytes().starts_with(b"DAM_") {
-            return Err(usage(format!("`--env {}`: that name can't be set", item.to_string_lossy())));
+            return Err(usage(format!(
+                "`--env {}`: that name can't be set",
+                item.to_string_lossy()
+            )));
         }
         env_names.push(name.to_string_lossy().into_owned());
         env.push((name, value));
@@ -116,8 +122,7 @@ fn carried(path: &Path, dir: &Path) -> Result<PathBuf, Error> {
     }
     let top = dir.ancestors().find(|dir| dir.join(".git").exists()).unwrap_or(dir);
     let top = std::fs::canonicalize(top).unwrap_or_else(|_| top.to_owned());
-    clean
-        .strip_prefix(&top)
-        .map(Path::to_owned)
-        .map_err(|_| usage(format!("`--carry {}`: it is outside of the repository", path.display())))
+    clean.strip_prefix(&top).map(Path::to_owned).map_err(|_| {
+        usage(format!("`--carry {}`: it is outside of the repository", path.display()))
+    })
 }

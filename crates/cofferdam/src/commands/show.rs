@@ -23,7 +23,8 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
         "{BOLD}{}{BOLD:#} {DIM}({}){DIM:#} {style}{}{style:#}\n",
         receipt.name, receipt.task, receipt.state
     );
-    let mut row = |name: &str, value: String| text.push_str(&format!("  {DIM}{name:<11}{DIM:#} {value}\n"));
+    let mut row =
+        |name: &str, value: String| text.push_str(&format!("  {DIM}{name:<11}{DIM:#} {value}\n"));
     if let Some(reason) = &receipt.reason {
         row("reason", reason.clone());
     }
@@ -45,7 +46,11 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
             "isolation",
             format!(
                 "{}, network {}, walls {}, Landlock {}, uid {}",
-                isolation.level, isolation.network, isolation.wall, isolation.landlock_abi, isolation.uid
+                isolation.level,
+                isolation.network,
+                isolation.wall,
+                isolation.landlock_abi,
+                isolation.uid
             ),
         );
     }

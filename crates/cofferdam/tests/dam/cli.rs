@@ -1,0 +1,130 @@
+//! Arguments, output and exit codes.
+
+use crate::support::{World, source};
+
+#[test]
+fn every_command_prints_json() {
+    let world = World::new();
+    let done = world.dam([
+        "--format",
+        "json",
+        "run",
+        "--name",
+        "t",
+        "--no-check",
+        "--",
+        "sh",
+        "-c",
+        "echo noise; echo x > a.txt",
+    ]);
+    done.expect_code(0);
+    let receipt: serde_json::Value =
+        serde_json::from_str(&done.stdout).expect("one object, nothing else");
+    assert_eq!(receipt["state"], "landed");
+    assert_eq!(receipt["version"], 1);
+    for args in [
+        &["--format", "json", "list"][..],
+        &["--format", "json", "show", "t"],
+        &["--format", "json", "gc"],
+    ] {
+        let done = world.dam(args);
+        done.expect_code(0);
+        serde_json::from_str::<serde_json::Value>(&done.stdout).expect("json");
+    }
+}
+
+#[test]
+fn events_come_as_lines_of_json() {
+    let world = World::new();
+    let done = world.dam([
+        "--format",
+        "jsonl",
+        "run",
+        "--no-check",
+        "--",
+        "sh",
+        "-c",
+        "echo hi; echo x > a.txt",
+    ]);
+    done.expect_code(0);
+    let events: Vec<serde_json::Value> =
+        done.stdout.lines().map(|line| serde_json::from_str(line).expect("json")).collect();
+    let kinds: Vec<&str> =
+        events.iter().map(|event| event["event"].as_str().expect("event")).collect();
+    assert_eq!(kinds.first(), Some(&"started"));
+    assert_eq!(kinds.last(), Some(&"ended"));
+    assert!(kinds.contains(&"output") && kinds.contains(&"step"), "{kinds:?}");
+}
+
+#[test]
+fn schemas_in_the_repository_are_those_of_the_program() {
+    let dir = source().join("schemas");
+    let world = World::empty();
+    for name in ["receipt", "tasks", "event", "gc", "doctor"] {
+        let schema = world.dam(["schema", name]).stdout;
+        let path = dir.join(format!("{name}.json"));
+        if std::env::var_os("UPDATE_SCHEMAS").is_some() {
+            std::fs::write(&path, &schema).expect("write");
+        }
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(kept, schema, "`UPDATE_SCHEMAS=1` writes {}", path.display());
+    }
+}
+
+#[test]
+fn wrong_requests_say_what_would_help() {
+    let world = World::new();
+    world.dam(["run", "--", "true"]).expect_code(0);
+    world.dam(["run"]).expect_code(2);
+    world
+        .dam(["run", "--into", "nowhere", "--", "true"])
+        .expect_code(2)
+        .says("no branch `nowhere`");
+    world.dam(["run", "--base", "nothing", "--", "true"]).expect_code(2).says("`nothing`");
+    world.dam(["run", "--name", "No Good", "--", "true"]).expect_code(2);
+    world
+        .dam(["run", "--level", "worktree", "--", "true"])
+        .expect_code(2)
+        .says("not available yet");
+    world.dam(["show", "nobody"]).expect_code(2).says("no task `nobody`");
+    world.git(["checkout", "--quiet", "--detach"]);
+    world.dam(["run", "--", "true"]).expect_code(2).says("--into BRANCH");
+}
+
+#[test]
+fn a_name_is_free_again_when_its_context_is_gone() {
+    let world = World::new();
+    world.run(&["--name", "t"], "exit 1").expect_code(1);
+    world.run(&["--name", "t"], "true").expect_code(5).says("dam drop t");
+    world.dam(["drop", "t"]).expect_code(0);
+    world.run(&["--name", "t"], "true").expect_code(0);
+}
+
+#[test]
+fn the_table_fits_in_eighty_columns() {
+    let world = World::new();
+    let long = "x".repeat(200);
+    world
+        .run(&["--name", "a-rather-long-name-for-a-task-to-have"], &format!("echo {long}; exit 1"))
+        .expect_code(1);
+    let table = world.dam(["list"]).stdout;
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+}
+
+#[test]
+fn completion_and_manual_are_generated() {
+    let world = World::empty();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(world.dam(["completion", shell]).expect_code(0).stdout.contains("dam"));
+    }
+    assert!(world.dam(["man"]).expect_code(0).stdout.contains(".TH dam"));
+}
+
+#[test]
+fn doctor_finds_this_machine_usable() {
+    let world = World::new();
+    let done = world.dam(["--format", "json", "doctor"]);
+    done.expect_code(0);
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("json");
+    assert_eq!(report["usable"], true, "{report}");
+}

@@ -1,0 +1,146 @@
+//! The line from a context to a landing.
+
+use crate::support::World;
+
+#[test]
+fn a_good_change_lands_on_the_current_branch_and_the_checkout_follows() {
+    let world = World::new();
+    world.run(&["--check", "./ci"], "echo good > a.txt; echo n > new.txt").expect_code(0);
+    assert_eq!(world.read("a.txt"), "good\n");
+    assert_eq!(world.read("new.txt"), "n\n");
+    assert_eq!(world.git(["status", "--porcelain"]), "");
+    assert_eq!(world.subjects("main").len(), 2);
+    assert_eq!(world.git(["for-each-ref", "refs/dam"]), "");
+    assert_eq!(world.git(["log", "-1", "--format=%an <%ae>"]), "Ann <ann@example.com>");
+}
+
+#[test]
+fn what_a_check_refuses_does_not_land() {
+    let world = World::new();
+    let head = world.git(["rev-parse", "main"]);
+    world
+        .run(&["--name", "evil", "--check", "./ci"], "echo bad > a.txt")
+        .expect_code(3)
+        .says("`./ci` failed");
+    assert_eq!(world.git(["rev-parse", "main"]), head);
+    assert_eq!(world.read("a.txt"), "hello\n");
+    assert_eq!(world.state_of("evil"), "rejected");
+    assert!(world.dam(["diff", "evil"]).expect_code(0).stdout.contains("+bad"));
+}
+
+#[test]
+fn no_check_at_all_waits_for_a_person() {
+    let world = World::new();
+    world.run(&["--name", "t"], "echo x > a.txt").expect_code(8);
+    assert_eq!(world.subjects("main"), ["first"]);
+    world.dam(["land", "t", "--check", "./ci"]).expect_code(0);
+    assert_eq!(world.read("a.txt"), "x\n");
+}
+
+#[test]
+fn a_branch_is_made_or_refused() {
+    let world = World::new();
+    world.run(&["--branch", "--name", "login", "--check", "./ci"], "echo x > a.txt").expect_code(0);
+    assert_eq!(world.git(["show", "dam/login:a.txt"]), "x");
+    assert_eq!(world.read("a.txt"), "hello\n");
+    world.run(&["--branch", "--name", "login", "--check", "./ci"], "echo y > a.txt").expect_code(2);
+}
+
+#[test]
+fn checks_of_the_repository_come_from_the_targets_tip() {
+    let world = World::new();
+    world.write("cofferdam.toml", "[[check]]\nname = \"ci\"\nrun = \"./ci\"\n");
+    world.git(["add", "--all"]);
+    world.git(["commit", "--quiet", "--message", "gate"]);
+    world.run(&[], "rm cofferdam.toml; echo bad > a.txt").expect_code(3);
+    world.run(&[], "echo good > a.txt").expect_code(0);
+}
+
+#[test]
+fn another_branch_lands_without_touching_the_checkout() {
+    let world = World::new();
+    world.git(["branch", "release"]);
+    world.run(&["--into", "release", "--check", "./ci"], "echo r > a.txt").expect_code(0);
+    assert_eq!(world.git(["show", "release:a.txt"]), "r");
+    assert_eq!(world.read("a.txt"), "hello\n");
+    assert_eq!(world.git(["status", "--porcelain"]), "");
+}
+
+#[test]
+fn two_changes_are_joined_on_the_tip() {
+    let world = World::new();
+    world
+        .run(&["--name", "one", "--no-land", "--check", "./ci"], "echo 1 > one.txt")
+        .expect_code(8);
+    world
+        .run(&["--name", "two", "--no-land", "--check", "./ci"], "echo 2 > two.txt")
+        .expect_code(8);
+    world
+        .run(&["--name", "clash", "--no-land", "--check", "./ci"], "echo 3 > one.txt")
+        .expect_code(8);
+    world.dam(["land", "one"]).expect_code(0);
+    world.dam(["land", "two"]).expect_code(0);
+    world.dam(["land", "clash"]).expect_code(4).says("`one.txt`");
+    assert_eq!(world.read("one.txt"), "1\n");
+    assert_eq!(world.read("two.txt"), "2\n");
+    assert_eq!(world.git(["status", "--porcelain"]), "");
+}
+
+#[test]
+fn a_remote_branch_moves_by_push() {
+    let world = World::new();
+    let remote = world.dir().join("remote.git");
+    world.git(["init", "--quiet", "--bare", remote.to_str().expect("utf-8")]);
+    world.git(["remote", "add", "origin", remote.to_str().expect("utf-8")]);
+    world.git(["push", "--quiet", "origin", "main"]);
+    world.run(&["--into", "origin/main", "--check", "./ci"], "echo pushed > a.txt").expect_code(0);
+    let git_dir = format!("--git-dir={}", remote.display());
+    assert_eq!(world.git([git_dir.as_str(), "show", "main:a.txt"]), "pushed");
+    assert_eq!(world.subjects("main"), ["first"]);
+}
+
+#[test]
+fn carried_files_are_inside_and_never_land() {
+    let world = World::new();
+    world.write(".env", "SECRET=1\n");
+    world.write("notes.txt", "untracked\n");
+    world
+        .run(
+            &["--carry", ".env", "--carry", "notes.txt", "--check", "./ci"],
+            "cat .env notes.txt > a.txt",
+        )
+        .expect_code(0);
+    assert_eq!(world.read("a.txt"), "SECRET=1\nuntracked\n");
+    assert_eq!(world.git(["ls-files", "notes.txt", ".env"]), "");
+}
+
+#[test]
+fn uncommitted_work_carried_along_does_not_land_with_the_task() {
+    let world = World::new();
+    world.write("src/b.txt", "dirty\n");
+    world.write("draft.txt", "draft\n");
+    world
+        .run(&["--carry-dirty", "--check", "./ci"], "cat src/b.txt draft.txt > a.txt")
+        .expect_code(0);
+    assert_eq!(world.read("a.txt"), "dirty\ndraft\n");
+    assert_eq!(world.git(["status", "--porcelain"]), " M src/b.txt\n?? draft.txt");
+    assert_eq!(world.git(["show", "main:src/b.txt"]), "b");
+}
+
+#[test]
+fn a_read_only_task_can_write_nothing_in_the_repository() {
+    let world = World::new();
+    let done = world.run(&["--read-only", "--name", "look"], "cat a.txt; echo x > a.txt");
+    done.expect_code(1);
+    assert!(done.stdout.contains("hello"), "{}", done.stdout);
+    world.run(&["--read-only"], "git log --oneline").expect_code(0);
+}
+
+#[test]
+fn the_message_is_asked_for_said_or_taken_from_the_tasks_commit() {
+    let world = World::new();
+    world.run(&["--no-check", "-m", "asked for"], "echo 1 > a.txt").expect_code(0);
+    world.run(&["--no-check"], "echo 2 > a.txt; echo 'said' > $DAM_MESSAGE").expect_code(0);
+    world.run(&["--no-check"], "echo 3 > a.txt; git commit -qam 'own commit'").expect_code(0);
+    assert_eq!(world.subjects("main"), ["own commit", "said", "asked for", "first"]);
+}

@@ -1,0 +1,6 @@
+//! Tests of the binary: wiring, output, exit codes, and the promises that only
+//! show from outside.
+
+mod cli;
+mod line;
+mod support;

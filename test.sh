@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Runs all tests: as the caller and, when that is root, again as an ordinary
+# user, because isolation takes another path for each. Installs what the tests
+# need and is missing (Debian and Ubuntu, as root).
+set -euo pipefail
+cd "$(dirname "$0")"
+
+need() { # PROGRAM PACKAGE
+    command -v "$1" >/dev/null && return
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$2" >/dev/null
+    else
+        echo "test.sh: \`$1\` is missing; install the package \`$2\`" >&2
+        exit 1
+    fi
+}
+need git git
+need cc gcc
+need strace strace
+need python3 python3
+
+if command -v cargo-nextest >/dev/null; then
+    cargo nextest run --workspace --no-fail-fast
+else
+    cargo test --workspace --no-fail-fast
+fi
+cargo test --workspace --doc
+
+[ "$(id -u)" = 0 ] || exit 0
+
+need useradd passwd
+need setpriv util-linux
+user=dam-tests
+id -u "$user" >/dev/null 2>&1 || useradd --system --no-create-home --home-dir /nonexistent --shell /bin/sh "$user"
+
+# The build directory may lie where that user can't look: the programs are copied.
+place=$(mktemp -d /var/tmp/dam-tests-XXXXXX)
+trap 'rm -rf "$place"' EXIT
+chmod 755 "$place"
+mkdir "$place/bin"
+cargo test --workspace --no-run 2>&1 |
+    sed -n 's/^ *Executable [^(]*(\(.*\))$/\1/p' |
+    while IFS= read -r program; do cp "$program" "$place/bin/"; done
+cp "${CARGO_TARGET_DIR:-target}/debug/dam" "$place/dam"
+cp -r schemas docs "$place/" 2>/dev/null || true
+mkdir "$place/tmp"
+chown -R "$user" "$place/tmp"
+
+failed=0
+for program in "$place"/bin/*; do
+    echo "as $user: $(basename "$program")"
+    (cd "$place" && setpriv --reuid "$user" --regid "$user" --init-groups --reset-env \
+        env PATH="$PATH" HOME="$place/tmp" TMPDIR="$place/tmp" \
+        DAM_TEST_BINARY="$place/dam" DAM_TEST_SOURCE="$place" \
+        "$program" --quiet) || failed=1
+done
+[ "$failed" = 0 ] || { echo "test.sh: tests failed as an ordinary user" >&2; exit 1; }
+echo "all tests passed, as root and as $user"
