@@ -42,6 +42,7 @@ pub use state_dir::{Dam, TaskDir};
 
 pub use cofferdam_ledger::{Outcome, State, Task, TaskId, TaskName};
 pub use cofferdam_sandbox::{Network, Wall, init};
+pub use cofferdam_tree::{RemoveError, remove_tree};
 
 /// Finds out whether tasks of the caller can run here, by running something
 /// behind `boundary` with its files where those of tasks would be.

@@ -67,7 +67,7 @@ pub(crate) fn after(job: &mut Job<'_>, task: &Task) -> Result<(), Error> {
 }
 
 /// Removes the context of a job whose lock is held.
-fn remove(job: &mut Job<'_>) -> Result<(), Error> {
+pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
     for name in CONTEXT {
         match job.dam.trash.take(job.dir.path(), name) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -126,20 +126,8 @@ pub fn land_again(
 /// Ends a job: an error is recorded, a success is settled.
 fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
     if let Err(error) = done {
-        let past = job.dam.ledger.publication_of(&job.id)?.is_some_and(|publication| {
-            publication.state == cofferdam_ledger::PublicationState::Committed
-        });
-        if job.state.is_live() && !past {
-            let state = match &error {
-                Error::Isolation(_)
-                | Error::Git(GitError::Refused(_))
-                | Error::Usage { .. }
-                | Error::Config { .. } => State::Failed,
-                _ => State::Broken,
-            };
-            // The first error is the one to be told.
-            let _ = job.end(state, &land::chain(&error));
-        }
+        // The first error is the one to be told.
+        let _ = end_with(&mut job, &error);
         return Err(error);
     }
     let task = job.record()?;
@@ -150,6 +138,32 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
     settle::after(&mut job, &task)?;
     let task = job.record()?;
     Receipt::of(&task)
+}
+
+/// Records an error. A change set that was harvested is not lost by it: it waits
+/// for another try. A context in which nothing has run goes at once.
+fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
+    let committed = job.dam.ledger.publication_of(&job.id)?.is_some_and(|publication| {
+        publication.state == cofferdam_ledger::PublicationState::Committed
+    });
+    if committed || !job.state.is_live() {
+        return Ok(());
+    }
+    let nothing_ran = matches!(job.state, State::Queued | State::Preparing)
+        || (job.state == State::Running && matches!(error, Error::Isolation(_)));
+    let state = match error {
+        _ if job.facts.change.is_some() => State::Ready,
+        Error::Isolation(_)
+        | Error::Git(GitError::Refused(_))
+        | Error::Usage { .. }
+        | Error::Config { .. } => State::Failed,
+        _ => State::Broken,
+    };
+    job.end(state, &land::chain(error))?;
+    if nothing_ran {
+        settle::remove(job)?;
+    }
+    Ok(())
 }
 
 /// Admission: the request is understood, the target known, the name reserved.

@@ -119,11 +119,14 @@ impl Renderer {
             }
             Event::CheckLog { text, .. } => {
                 for line in text.lines() {
-                    self.line(&mut state, &format!("  {DIM}│{DIM:#} {line}"));
+                    self.line(&mut state, &format!("  {DIM}│{DIM:#} {}", table::plain(line)));
                 }
             }
             Event::Warning { text } => {
-                self.line(&mut state, &format!("  {WARN}note{WARN:#}       {text}"));
+                self.line(
+                    &mut state,
+                    &format!("  {WARN}note{WARN:#}       {}", table::plain(&text)),
+                );
             }
         }
     }

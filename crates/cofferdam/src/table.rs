@@ -30,9 +30,15 @@ pub fn render(header: &[&str], rows: &[Vec<String>], width: usize) -> String {
     text
 }
 
+/// Text that a task can have chosen (paths, reasons, commands) without what a
+/// terminal would obey.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// At most `width` characters, with an ellipsis in place of the rest.
 pub fn cut(text: &str, width: usize) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line = plain(text);
     if line.chars().count() <= width {
         return line;
     }

@@ -16,6 +16,7 @@ use cofferdam_core::{Dam, Error, ExitCode, State};
 
 use crate::args::{Args, Command, Format};
 use crate::output::{self, BAD, BOLD, DIM, GOOD, WARN};
+use crate::table;
 
 /// Does what was asked.
 pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
@@ -53,8 +54,11 @@ fn conclude(receipt: &Receipt, format: Format) -> ExitCode {
         Format::Text => {
             let state = receipt.state();
             let style = style_of(state);
-            let reason =
-                receipt.reason.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            let reason = receipt
+                .reason
+                .as_deref()
+                .map(|why| format!(": {}", table::plain(why)))
+                .unwrap_or_default();
             let mut text = format!(
                 "{style}{}{style:#} {BOLD}{}{BOLD:#}{reason}\n",
                 receipt.state, receipt.name

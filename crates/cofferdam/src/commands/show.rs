@@ -23,8 +23,9 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
         "{BOLD}{}{BOLD:#} {DIM}({}){DIM:#} {style}{}{style:#}\n",
         receipt.name, receipt.task, receipt.state
     );
-    let mut row =
-        |name: &str, value: String| text.push_str(&format!("  {DIM}{name:<11}{DIM:#} {value}\n"));
+    let mut row = |name: &str, value: String| {
+        text.push_str(&format!("  {DIM}{name:<11}{DIM:#} {}\n", table::plain(&value)))
+    };
     if let Some(reason) = &receipt.reason {
         row("reason", reason.clone());
     }

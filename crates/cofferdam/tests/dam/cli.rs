@@ -128,3 +128,31 @@ fn doctor_finds_this_machine_usable() {
     let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("json");
     assert_eq!(report["usable"], true, "{report}");
 }
+
+#[test]
+fn the_demo_keeps_its_promises_and_leaves_nothing() {
+    let world = World::empty();
+    world.dam(["demo"]).expect_code(0).says("as promised");
+    let left: Vec<_> = std::fs::read_dir(world.dir())
+        .expect("dir")
+        .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains("demo"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn what_a_task_names_cannot_drive_the_terminal() {
+    let world = World::new();
+    world
+        .run(
+            &["--name", "esc", "--no-land", "--no-check"],
+            "touch \"$(printf 'x\\033]0;owned\\007y')\"",
+        )
+        .expect_code(8);
+    // Colours forced: without them the printing layer would take every escape out.
+    let done = world.dam_command(["show", "esc"]).env("CLICOLOR_FORCE", "1").output().expect("dam");
+    let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(shown.contains("owned") && shown.contains("\x1b["), "{shown:?}");
+    assert!(!shown.contains("\x1b]"), "{shown:?}");
+}
