@@ -17,9 +17,9 @@ use std::ffi::OsString;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
-use cofferdam_git::Repository;
 use cofferdam_git::gitdir::{OBJECTS_INSIDE, TaskGit};
 use cofferdam_git::layer::LayerStack;
+use cofferdam_git::{CommitId, Repository, Store};
 use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Command, Ids, Mount, Network, Spec, Wall};
 
@@ -166,6 +166,37 @@ impl Context {
     pub fn write_git(&self, git: &TaskGit<'_>) -> Result<(), Error> {
         let dir = self.upper().join(".git");
         git.write(&dir)?;
+        if self.ids.switch {
+            give_below(&dir, self.ids)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the private `.git` the objects of `commit` that none of `have` holds,
+    /// as a pack of its own: our store can't be borrowed from, it holds other
+    /// tasks' work too.
+    ///
+    /// # Errors
+    /// [`Error::Git`].
+    pub fn lend_objects(
+        &self,
+        store: &Store,
+        commit: &CommitId,
+        have: &[&str],
+    ) -> Result<(), Error> {
+        let dir = self.upper().join(".git/objects/pack");
+        std::fs::create_dir(&dir).at("make", &dir)?;
+        let mut wanted = format!("{commit}\n");
+        for known in have {
+            wanted.push_str(&format!("^{known}\n"));
+        }
+        store
+            .git()
+            .setting("core.fsync=none")
+            .args(["pack-objects", "--revs", "--quiet", "--delta-base-offset"])
+            .args([dir.join("pack")])
+            .input(wanted)
+            .run()?;
         if self.ids.switch {
             give_below(&dir, self.ids)?;
         }

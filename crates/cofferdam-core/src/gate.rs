@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
-use cofferdam_git::gitdir::{self, RefValue, TaskGit};
+use cofferdam_git::gitdir::{self, TaskGit};
 use cofferdam_git::layer::LayerMaker;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
@@ -126,7 +126,8 @@ fn run_check(
         job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &dir)?;
     }
     let context = Context::create(job.dam, dir, stack, job.ids, false)?;
-    let refs: Vec<RefValue> = gitdir::refs(&job.repo)?;
+    let refs = gitdir::refs(&job.repo)?;
+    let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
     context.write_git(&TaskGit {
         repo: &job.repo,
         config: &job.config,
@@ -136,7 +137,7 @@ fn run_check(
         object_dirs: job.place.objects.len(),
         excludes: &job.excludes,
     })?;
-    lend_objects(job, candidate, &context)?;
+    context.lend_objects(&job.store, &candidate.commit, &have)?;
     let told = Told {
         task: job.id.to_string(),
         attempt: 1,
@@ -202,29 +203,6 @@ fn run_check(
         Durability::Normal,
     )?;
     Ok(Some(report))
-}
-
-/// Gives the context the objects of the candidate that are not in the person's
-/// repository, as a pack of its own: our store holds other tasks' work too.
-fn lend_objects(job: &Job<'_>, candidate: &Candidate, context: &Context) -> Result<(), Error> {
-    let dir = context.upper().join(".git/objects/pack");
-    std::fs::create_dir(&dir).at("make", &dir)?;
-    job.store
-        .git()
-        .setting("core.fsync=none")
-        .args(["pack-objects", "--revs", "--quiet", "--delta-base-offset"])
-        .args([dir.join("pack")])
-        .input(format!("{}\n^{}\n", candidate.commit, candidate.tip))
-        .run()?;
-    if job.ids.switch {
-        let (uid, gid) = (Some(job.ids.uid), Some(job.ids.gid));
-        std::os::unix::fs::chown(&dir, uid, gid).at("hand over", &dir)?;
-        for entry in std::fs::read_dir(&dir).at("read", &dir)? {
-            let path = entry.at("read", &dir)?.path();
-            std::os::unix::fs::chown(&path, uid, gid).at("hand over", &path)?;
-        }
-    }
-    Ok(())
 }
 
 /// The last lines that a check printed.

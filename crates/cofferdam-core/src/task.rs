@@ -302,16 +302,15 @@ pub(crate) fn reopen<'a>(
         Error::Internal(format!("the request of task `{}` is broken: {error}", task.id))
     })?;
     let repo_dir = Facts::need("repository", facts.repo_dir.as_ref())?.clone();
-    let pinned = Facts::need("base", facts.pinned.as_ref())?.to_string();
-    let found = Repository::discover(&repo_dir, Some(&pinned))?;
-    let config = PersonConfig::read(&found.repo)?;
-    let store = dam.store(&found.repo, &config)?;
+    let repo = Repository::find(&repo_dir)?;
+    let config = PersonConfig::read(&repo)?;
+    let store = dam.store(&repo, &config)?;
     let ids = *Facts::need("user", facts.ids.as_ref())?;
-    let place = Place::new(dam, &found.repo, ids)?;
-    let excludes = gitdir::excludes(&found.repo, &config)?;
+    let place = Place::new(dam, &repo, ids)?;
+    let excludes = gitdir::excludes(&repo, &config)?;
     Ok(Job {
         dam,
-        repo: found.repo,
+        repo,
         config,
         store,
         place,
@@ -469,6 +468,11 @@ fn prepare(job: &mut Job<'_>) -> Result<Context, Error> {
         object_dirs: job.place.objects.len(),
         excludes: &job.excludes,
     })?;
+    if matches!(job.target(), TargetRef::Remote(_)) {
+        // The remote's tip need not be in the person's repository.
+        let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
+        context.lend_objects(&job.store, &pinned, &have)?;
+    }
     for path in &job.request.carry {
         context.carry(&job.place.top, path)?;
     }

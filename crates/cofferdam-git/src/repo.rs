@@ -44,66 +44,30 @@ impl Repository {
     /// [`GitError::NotARepository`], [`GitError::Unborn`],
     /// [`GitError::NoSuchRevision`].
     pub fn discover(dir: &Path, base: Option<&str>) -> Result<Discovered, GitError> {
-        let owner = RunAs::owner_of(dir).at("look at", dir)?;
         let revision = base.unwrap_or("HEAD");
         if revision.starts_with('-') {
             return Err(GitError::NoSuchRevision(revision.to_owned()));
         }
-        let asked = GitCommand::discovering(owner.as_ref())
-            .current_dir(dir)
-            .args(["rev-parse", "--path-format=absolute", "--is-bare-repository"])
-            .args(["--git-dir", "--git-common-dir", "--git-path", "objects"])
-            .args(["--show-object-format"]);
-        let done = asked
-            .args([format!("{revision}^{{commit}}"), format!("{revision}^{{tree}}")])
-            .args(["--symbolic-full-name", "HEAD", "--show-toplevel"])
-            .finish()?;
-        let text = String::from_utf8(done.stdout.clone())
-            .map_err(|_| GitError::Unsupported("the repository's path is not UTF-8".into()))?;
-        let lines: Vec<&str> = text.lines().collect();
-        if lines.len() < 5 {
-            let missing = done.stderr.contains("not a git repository");
-            return Err(if missing { GitError::NotARepository(dir.into()) } else { done.failed() });
-        }
-        let bare = lines[0] == "true";
-        if lines.len() < 8 {
-            // rev-parse echoes a word that it does not understand, then complains.
-            return Err(match base {
-                None if lines[5..].iter().all(|line| line.starts_with("HEAD")) => {
-                    GitError::Unborn(dir.into())
-                }
-                Some(base) => GitError::NoSuchRevision(base.to_owned()),
-                None => done.failed(),
-            });
-        }
-        let oid = |line: &str| Oid::parse(line);
-        let (Some(commit), Some(tree)) = (oid(lines[5]), oid(lines[6])) else {
+        let asked = [format!("{revision}^{{commit}}"), format!("{revision}^{{tree}}")];
+        let more = ["--symbolic-full-name", "HEAD"].map(str::to_owned);
+        let (repo, lines) = ask(dir, asked.iter().chain(&more))?;
+        let oid = |at: usize| lines.get(at).and_then(|line| Oid::parse(line));
+        let (Some(commit), Some(tree), Some(head)) = (oid(0), oid(1), lines.get(2)) else {
             return Err(match base {
                 None => GitError::Unborn(dir.into()),
                 Some(base) => GitError::NoSuchRevision(base.to_owned()),
             });
         };
-        let format = match lines[4] {
-            "sha1" => ObjectFormat::Sha1,
-            "sha256" => ObjectFormat::Sha256,
-            other => {
-                return Err(GitError::Unsupported(format!("object format `{other}` is not known")));
-            }
-        };
-        let worktree = match (bare, lines.get(8)) {
-            (false, Some(top)) => Some(PathBuf::from(top)),
-            _ => None,
-        };
-        let repo = Repository {
-            worktree,
-            git_dir: lines[1].into(),
-            common_dir: lines[2].into(),
-            objects: lines[3].into(),
-            format,
-            owner,
-        };
-        let branch = lines[7].starts_with("refs/heads/").then(|| lines[7].to_owned());
+        let branch = head.starts_with("refs/heads/").then(|| head.clone());
         Ok(Discovered { repo, branch, commit: CommitId(commit), tree: TreeId(tree) })
+    }
+
+    /// Finds the repository that `dir` is in, whatever it has checked out.
+    ///
+    /// # Errors
+    /// [`GitError::NotARepository`].
+    pub fn find(dir: &Path) -> Result<Repository, GitError> {
+        Ok(ask(dir, &[])?.0)
     }
 
     /// A call of git on this repository, with the person's configuration.
@@ -189,4 +153,52 @@ impl Repository {
         }
         Ok(dirs)
     }
+}
+
+/// One call of `git rev-parse`: where the repository is, and what it answers to
+/// `questions`. It stops at the first that it can't answer, echoing it perhaps.
+fn ask<'a>(
+    dir: &Path,
+    questions: impl IntoIterator<Item = &'a String>,
+) -> Result<(Repository, Vec<String>), GitError> {
+    let owner = RunAs::owner_of(dir).at("look at", dir)?;
+    let done = GitCommand::discovering(owner.as_ref())
+        .current_dir(dir)
+        .args(["rev-parse", "--path-format=absolute", "--is-bare-repository"])
+        .args(["--git-dir", "--git-common-dir", "--git-path", "objects"])
+        .args(["--show-object-format", "--is-inside-work-tree", "--show-cdup"])
+        .args(questions)
+        .finish()?;
+    let text = String::from_utf8(done.stdout.clone())
+        .map_err(|_| GitError::Unsupported("the repository's path is not UTF-8".into()))?;
+    let lines: Vec<&str> = text.split('\n').collect();
+    let [bare, git_dir, common_dir, objects, format, inside, up, answers @ ..] = lines.as_slice()
+    else {
+        let missing = done.stderr.contains("not a git repository");
+        return Err(if missing { GitError::NotARepository(dir.into()) } else { done.failed() });
+    };
+    let format = match *format {
+        "sha1" => ObjectFormat::Sha1,
+        "sha256" => ObjectFormat::Sha256,
+        other => {
+            return Err(GitError::Unsupported(format!("object format `{other}` is not known")));
+        }
+    };
+    let worktree = match (*bare, *inside) {
+        ("false", "true") => {
+            let top = dir.join(up);
+            Some(std::fs::canonicalize(&top).at("find", top)?)
+        }
+        _ => None,
+    };
+    let repo = Repository {
+        worktree,
+        git_dir: git_dir.into(),
+        common_dir: common_dir.into(),
+        objects: objects.into(),
+        format,
+        owner,
+    };
+    let answers = answers.iter().filter(|line| !line.is_empty()).map(|line| (*line).to_owned());
+    Ok((repo, answers.collect()))
 }

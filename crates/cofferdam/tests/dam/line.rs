@@ -100,6 +100,39 @@ fn a_remote_branch_moves_by_push() {
 }
 
 #[test]
+fn a_remote_that_is_ahead_is_the_base() {
+    let world = World::new();
+    let remote = world.dir().join("remote.git");
+    let remote = remote.to_str().expect("utf-8");
+    world.git(["init", "--quiet", "--bare", remote]);
+    world.git(["remote", "add", "origin", remote]);
+    let other = world.dir().join("other");
+    world.git(["push", "--quiet", "origin", "main"]);
+    world.git(["clone", "--quiet", "--branch=main", remote, other.to_str().expect("utf-8")]);
+    let in_other = [
+        "-C",
+        other.to_str().expect("utf-8"),
+        "-c",
+        "user.name=Bo",
+        "-c",
+        "user.email=b@example.com",
+    ];
+    std::fs::write(other.join("theirs.txt"), "theirs\n").expect("write");
+    world.git([&in_other[..], &["add", "--all"]].concat());
+    world.git([&in_other[..], &["commit", "--quiet", "--message", "theirs"]].concat());
+    world.git([&in_other[..], &["push", "--quiet", "origin", "HEAD:main"]].concat());
+    let refs = world.git(["for-each-ref"]);
+    world
+        .run(
+            &["--into", "origin/main", "--check", "test -f theirs.txt && git log -2 --format=%s"],
+            "git log -1 --format=%s; cp theirs.txt ours.txt",
+        )
+        .expect_code(0);
+    assert_eq!(world.git([&format!("--git-dir={remote}"), "show", "main:ours.txt"]), "theirs");
+    assert_eq!(world.git(["for-each-ref"]), refs);
+}
+
+#[test]
 fn carried_files_are_inside_and_never_land() {
     let world = World::new();
     world.write(".env", "SECRET=1\n");
