@@ -18,7 +18,7 @@ fn the_table_of_steps() {
             Harvesting => &[Verifying, Empty, Ready, Conflicted, Rejected],
             Verifying => &[Publishing, Empty, Ready, Conflicted, Rejected, Superseded],
             Publishing => &[Landed, Ready, Conflicted, Superseded, InDoubt],
-            Ready | Conflicted | Rejected => return BTreeSet::from([Verifying]),
+            Ready | Conflicted | Rejected | Cancelled => return BTreeSet::from([Verifying]),
             Landed | Empty | Superseded | InDoubt | Failed | TimedOut | Cancelled | Broken => {
                 return BTreeSet::new();
             }

@@ -92,6 +92,9 @@ fn next_step(receipt: &Receipt) -> Option<String> {
         State::Ready => format!(
             "`dam diff {name}` shows it, `dam land {name}` lands it, `dam drop {name}` throws it away"
         ),
+        State::Cancelled if receipt.change.is_some() => {
+            format!("`dam land {name}` goes on, `dam drop {name}` throws it away")
+        }
         State::Rejected | State::Conflicted => {
             format!(
                 "`dam diff {name}` shows it, `dam land {name}` tries again, `dam drop {name}` throws it away"
