@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use cofferdam_git::harvest::ChangedPath;
+use cofferdam_git::harvest::{ChangeSet, ChangedPath};
 use cofferdam_git::layer::LayerStack;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::Task;
@@ -60,7 +60,11 @@ pub struct Facts {
     /// Its tree.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change_tree: Option<TreeId>,
-    /// Changed paths.
+    /// How many paths were added, modified and deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counts: Option<ChangeCounts>,
+    /// The first changed paths: the record is written at every step, and a change
+    /// set can have a million.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<ChangedPath>,
     /// What was left out of the change set, in words.
@@ -83,7 +87,40 @@ pub struct Facts {
     pub steps: Vec<(String, u64)>,
 }
 
+/// How many changed paths a record holds.
+const PATHS_KEPT: usize = 100;
+
+/// How many paths changed, by how.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
+pub struct ChangeCounts {
+    /// New paths.
+    pub added: u64,
+    /// Paths with other content, mode or type.
+    pub modified: u64,
+    /// Paths that are gone.
+    pub deleted: u64,
+}
+
 impl Facts {
+    /// Takes in a change set.
+    pub(crate) fn set_change(&mut self, change: ChangeSet) {
+        let mut counts = ChangeCounts::default();
+        for path in &change.paths {
+            match path.kind {
+                'A' => counts.added += 1,
+                'D' => counts.deleted += 1,
+                _ => counts.modified += 1,
+            }
+        }
+        self.counts = Some(counts);
+        self.paths = change.paths.into_iter().take(PATHS_KEPT).collect();
+        self.change = Some(change.commit);
+        self.change_tree = Some(change.tree);
+        self.left_out = change.left_out;
+    }
+
     /// The facts of a task.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use cofferdam_ledger::{Outcome, State, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::facts::Facts;
+use crate::facts::{ChangeCounts, Facts};
 use crate::request::{Level, Request};
 use crate::{Error, ExitCode};
 
@@ -105,7 +105,9 @@ pub struct Receipt {
     pub base: Option<String>,
     /// The change set's commit, in our store.
     pub change: Option<String>,
-    /// Changed paths.
+    /// How many paths changed.
+    pub changed: Option<ChangeCounts>,
+    /// The first hundred of them.
     pub paths: Vec<PathReport>,
     /// What was left out of the change set.
     pub left_out: Vec<String>,
@@ -157,6 +159,7 @@ impl Receipt {
             target: facts.target.as_ref().map(ToString::to_string),
             base: facts.base.as_ref().map(ToString::to_string),
             change: facts.change.as_ref().map(ToString::to_string),
+            changed: facts.counts,
             paths: facts.paths.iter().map(PathReport::from).collect(),
             left_out: facts.left_out,
             checks: facts.checks,

@@ -200,9 +200,7 @@ pub(crate) fn harvest_again(job: &mut Job<'_>) -> Result<bool, Error> {
     let collected = collected?;
     ended?;
     let Some(changes) = collected else { return Ok(false) };
-    job.facts.change = Some(changes.commit);
-    job.facts.change_tree = Some(changes.tree);
-    job.facts.paths = changes.paths;
+    job.facts.set_change(changes);
     Ok(true)
 }
 

@@ -31,7 +31,7 @@ use crate::config::RepoConfig;
 use crate::context::{Context, Place, Told, What};
 use crate::control::Control;
 use crate::error::IoContext;
-use crate::facts::Facts;
+use crate::facts::{ChangeCounts, Facts};
 use crate::receipt::{Isolation, Receipt};
 use crate::report::{Event, Reporter};
 use crate::request::{Into, Request};
@@ -734,20 +734,11 @@ fn harvest(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
     for what in &changes.left_out {
         job.reporter.report(Event::Warning { text: format!("left out of the change set: {what}") });
     }
-    let (mut added, mut modified, mut deleted) = (0, 0, 0);
-    for path in &changes.paths {
-        match path.kind {
-            'A' => added += 1,
-            'D' => deleted += 1,
-            _ => modified += 1,
-        }
-    }
-    job.facts.change = Some(changes.commit);
-    job.facts.change_tree = Some(changes.tree);
-    job.facts.paths = changes.paths;
-    job.facts.left_out = changes.left_out;
+    job.facts.set_change(changes);
     job.note()?;
-    job.told("harvested", begun, format!("{added} added, {modified} changed, {deleted} deleted"));
+    let ChangeCounts { added, modified, deleted } = job.facts.counts.unwrap_or_default();
+    let text = format!("{added} added, {modified} changed, {deleted} deleted");
+    job.told("harvested", begun, text);
     Ok(true)
 }
 

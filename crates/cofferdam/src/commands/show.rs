@@ -9,6 +9,9 @@ use crate::args::{Diff, Format};
 use crate::output::{self, BOLD, DIM};
 use crate::table;
 
+/// How many changed paths are shown.
+const PATHS_SHOWN: usize = 20;
+
 /// Prints one task.
 pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
     let mut dam = super::open()?;
@@ -59,11 +62,15 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
         let how = if check.cached { "cached".into() } else { table::duration(check.took_ms) };
         row("check", format!("`{}` {} ({how})", check.name, check.outcome));
     }
-    for path in receipt.paths.iter().take(50) {
-        row("path", format!("{} {}", path.kind, path.path));
+    if let Some(changed) = receipt.changed {
+        let (added, modified, deleted) = (changed.added, changed.modified, changed.deleted);
+        row("changed", format!("{added} added, {modified} changed, {deleted} deleted"));
     }
-    if receipt.paths.len() > 50 {
-        row("path", format!("… and {} more", receipt.paths.len() - 50));
+    for path in receipt.paths.iter().take(PATHS_SHOWN) {
+        row("", format!("{} {}", path.kind, path.path));
+    }
+    if receipt.paths.len() > PATHS_SHOWN {
+        row("", "… (`dam diff --stat` has them all)".into());
     }
     for what in &receipt.left_out {
         row("left out", what.clone());
