@@ -93,7 +93,6 @@ pub fn run(
 ) -> Result<Run, Error> {
     let Plan { spec, context: context_dir, log, timeout } = *plan;
     let log = Mutex::new(LogWriter::create(log, LOG_CAP)?);
-    let seen = control.interrupts();
     let mut running = boundary.spawn(spec)?;
     TaskDir::write_ns(context_dir, running.name())?;
     let mut remote = running.remote().at("hold", context_dir)?;
@@ -114,18 +113,20 @@ pub fn run(
         }
         scope.spawn(|| {
             let mut deadline = timeout.map(|timeout| begun + timeout);
-            let mut seen = seen;
+            // One that came before the command was started counts as well.
+            let mut seen = 0;
             loop {
-                let why = match control.wait(seen, wakeups, deadline) {
+                let (why, insist) = match control.wait(seen, wakeups, deadline) {
                     Woken::Awoken => return,
                     Woken::Interrupted(count) => {
                         seen = count;
-                        Cause::Person
+                        (Cause::Person, count > 1)
                     }
-                    Woken::Deadline => Cause::Clock,
+                    Woken::Deadline => (Cause::Clock, false),
                 };
                 let mut cause = cause.lock().expect("cause");
-                if cause.is_some() {
+                if cause.is_some() || insist {
+                    cause.get_or_insert(why);
                     remote.kill();
                     deadline = None;
                 } else {
@@ -135,10 +136,11 @@ pub fn run(
                 }
             }
         });
-        let event = running
-            .go()
-            .at("start the command in", context_dir)
-            .and_then(|()| running.next_event().map_err(Error::Isolation));
+        let event = match running.go() {
+            Ok(()) => running.next_event().map_err(Error::Isolation),
+            // pid 1 was ended before it could start the command.
+            Err(_) => Ok(SandboxEvent::Killed),
+        };
         // Before the pumps are joined: every process has to be gone, or a pipe
         // that one of them holds would never end.
         drop(running);

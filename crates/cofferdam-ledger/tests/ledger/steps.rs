@@ -19,7 +19,7 @@ fn the_table_of_steps() {
             Verifying => &[Publishing, Empty, Ready, Conflicted, Rejected, Superseded],
             Publishing => &[Landed, Ready, Conflicted, Superseded, InDoubt],
             Ready | Conflicted | Rejected | Cancelled => return BTreeSet::from([Verifying]),
-            Landed | Empty | Superseded | InDoubt | Failed | TimedOut | Cancelled | Broken => {
+            Landed | Empty | Superseded | InDoubt | Failed | TimedOut | Broken => {
                 return BTreeSet::new();
             }
         };
