@@ -42,7 +42,9 @@ cargo test --workspace --no-run 2>&1 |
     sed -n 's/^ *Executable [^(]*(\(.*\))$/\1/p' |
     while IFS= read -r program; do cp "$program" "$place/bin/"; done
 cp "${CARGO_TARGET_DIR:-target}/debug/dam" "$place/dam"
-cp -r schemas docs "$place/" 2>/dev/null || true
+# What the tests of schemas and documents read, and what those link to.
+cp -r schemas docs ./*.md LICENSE-* Cargo.toml "$place/"
+find crates -name '*.rs' -exec cp --parents -t "$place" {} +
 mkdir "$place/tmp"
 chown -R "$user" "$place/tmp"
 

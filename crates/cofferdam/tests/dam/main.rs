@@ -2,5 +2,6 @@
 //! show from outside.
 
 mod cli;
+mod docs;
 mod line;
 mod support;
