@@ -43,6 +43,9 @@ const AUDIT_ARCH: u32 = 0xC000_00B7;
 #[cfg(target_arch = "x86_64")]
 const X32_BIT: u32 = 0x4000_0000;
 
+/// `open_tree` and `mount_setattr` in one, of Linux 6.15; the same number everywhere.
+const OPEN_TREE_ATTR: libc::c_long = 467;
+
 const CLONE_NEW_ANY: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -100,6 +103,7 @@ const DENIED_UNLESS_NESTED: &[(libc::c_long, i32)] = &[
     (libc::SYS_mount_setattr, libc::EPERM),
     (libc::SYS_move_mount, libc::EPERM),
     (libc::SYS_open_tree, libc::EPERM),
+    (OPEN_TREE_ATTR, libc::EPERM),
     (libc::SYS_pivot_root, libc::EPERM),
     (libc::SYS_setns, libc::EPERM),
     (libc::SYS_umount2, libc::EPERM),
