@@ -61,7 +61,9 @@ impl Sources {
         let mut devices = Vec::new();
         if spec.mounts.iter().any(|mount| matches!(mount, Mount::Dev)) {
             for node in DEVICE_NODES {
-                devices.push(clone_tree(&Path::new("/dev").join(node), NOSUID | NOEXEC)?);
+                // Read-only is the node's inode, which is the host's: its times and mode.
+                let attributes = RDONLY | NOSUID | NOEXEC;
+                devices.push(clone_tree(&Path::new("/dev").join(node), attributes)?);
             }
         }
         Ok(Sources { binds, devices })
