@@ -3,5 +3,6 @@
 
 mod cli;
 mod docs;
+mod isolation;
 mod line;
 mod support;

@@ -20,7 +20,6 @@ pub fn source() -> PathBuf {
 }
 
 /// Whether the tests run as root.
-#[expect(dead_code, reason = "the isolation tests are next")]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
