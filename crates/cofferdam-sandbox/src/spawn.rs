@@ -20,6 +20,8 @@ pub struct Running {
     pidfd: OwnedFd,
     control: std::fs::File,
     status: BufReader<std::fs::File>,
+    /// `Ready` was heard already.
+    ready: bool,
     /// What the command prints.
     pub stdout: Option<std::fs::File>,
     /// What the command prints as errors.
@@ -88,14 +90,19 @@ pub fn spawn(spec: &Spec) -> Result<Running, SandboxError> {
     let stdout = first.stdout.take().map(|pipe| std::fs::File::from(OwnedFd::from(pipe)));
     let stderr = first.stderr.take().map(|pipe| std::fs::File::from(OwnedFd::from(pipe)));
     let mut status = BufReader::new(std::fs::File::from(status));
-    let pid = match receive(&mut status) {
-        Ok(Some(Message::Pid(pid))) => pid,
-        Ok(Some(Message::Refused { step, path, errno })) => {
-            let _ = first.wait();
-            return Err(SandboxError::Setup { step, path, errno });
+    let mut ready = false;
+    let pid = loop {
+        match receive(&mut status) {
+            Ok(Some(Message::Pid(pid))) => break pid,
+            // pid 1 can be done before the first process, which tells its pid, goes on.
+            Ok(Some(Message::Ready)) if !ready => ready = true,
+            Ok(Some(Message::Refused { step, path, errno })) => {
+                let _ = first.wait();
+                return Err(SandboxError::Setup { step, path, errno });
+            }
+            Ok(other) => return Err(early_end(first, &format!("{other:?}"))),
+            Err(error) => return Err(early_end(first, &error.to_string())),
         }
-        Ok(other) => return Err(early_end(first, &format!("{other:?}"))),
-        Err(error) => return Err(early_end(first, &error.to_string())),
     };
     first.wait().map_err(|error| ours("wait for the sandbox process", error))?;
     let name = ProcessName::of(pid)
@@ -105,7 +112,16 @@ pub fn spawn(spec: &Spec) -> Result<Running, SandboxError> {
         .open()
         .and_then(|fd| fd.ok_or_else(|| io::Error::other("pid 1 has vanished")))
         .map_err(|error| ours("hold the task's pid 1", error))?;
-    Ok(Running { name, pidfd, control: control.into(), status, stdout, stderr, reaped: false })
+    Ok(Running {
+        name,
+        pidfd,
+        control: control.into(),
+        status,
+        ready,
+        stdout,
+        stderr,
+        reaped: false,
+    })
 }
 
 fn early_end(mut first: Child, said: &str) -> SandboxError {
@@ -194,6 +210,9 @@ impl Running {
     /// [`SandboxError::Setup`] when the boundary can't be had after all; nothing
     /// of the task has run then.
     pub fn next_event(&mut self) -> Result<Event, SandboxError> {
+        if std::mem::take(&mut self.ready) {
+            return Ok(Event::Ready);
+        }
         let message = receive(&mut self.status)
             .map_err(|source| SandboxError::Supervisor { step: "hear from pid 1", source })?;
         match message {
