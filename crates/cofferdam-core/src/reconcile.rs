@@ -86,7 +86,8 @@ fn one(dam: &mut Dam, task: Task) -> Result<(), Error> {
             job.end(State::Ready, "its supervisor died before it was verified; `dam land` goes on")
         }
         state => job.end(State::Failed, &format!("its supervisor died while it was {state}")),
-    }
+    }?;
+    job.write_receipt().map(drop)
 }
 
 fn without_repository(dam: &mut Dam, task: &Task, why: &str) -> Result<(), Error> {
@@ -102,7 +103,11 @@ fn publishing(job: &mut Job<'_>) -> Result<(), Error> {
     });
     match publication {
         Some(publication) => finish(job, &publication),
-        None => job.end(State::Ready, "its supervisor died before anything was published"),
+        None => {
+            let (repo, store) = (job.repo.clone(), job.store.clone());
+            job.target().open(&repo, &store).unstage(job.id.as_str())?;
+            job.end(State::Ready, "its supervisor died before anything was published")
+        }
     }
 }
 

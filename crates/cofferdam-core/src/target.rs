@@ -180,6 +180,12 @@ pub trait Target {
         committed: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<Option<String>, PublishError>;
 
+    /// Removes what a process put beside it and died before that was in the ledger.
+    ///
+    /// # Errors
+    /// When it can't be removed now; it can be tried again.
+    fn unstage(&self, task: &str) -> Result<(), Error>;
+
     /// Finishes or undoes what a dead process left. `note` writes a journal anew.
     ///
     /// # Errors
@@ -240,6 +246,10 @@ impl Target for Branch<'_> {
         Ok((!left_alone.is_empty()).then(|| left_alone.join("; ")))
     }
 
+    fn unstage(&self, task: &str) -> Result<(), Error> {
+        Ok(follow::forget_drafts(self.repo, task)?)
+    }
+
     fn recover(
         &self,
         journal: &Journal,
@@ -261,9 +271,13 @@ impl Target for Branch<'_> {
             ))));
         }
         let mut left_alone = Vec::new();
-        for lock in &journal.locks {
-            let draft = LockDraft::new(self.repo, lock.worktree.clone(), change.task)?;
-            note(&Journal::new(vec![draft.record()]))?;
+        // The journal names all of them until the last has followed.
+        let mut journal = journal.clone();
+        for at in 0..journal.locks.len() {
+            let worktree = journal.locks[at].worktree.clone();
+            let draft = LockDraft::new(self.repo, worktree, change.task)?;
+            journal.locks[at] = draft.record();
+            note(&journal)?;
             match follow::resume(self.repo, draft, old, change.new) {
                 Ok(()) => {}
                 Err(FollowError::InTheWay(InTheWay::IndexLocked(path))) => {
@@ -323,6 +337,10 @@ impl Target for NewBranch<'_> {
         Ok(None)
     }
 
+    fn unstage(&self, _task: &str) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn recover(
         &self,
         _journal: &Journal,
@@ -365,6 +383,10 @@ impl Target for Remote<'_> {
         failpoint("publish:push:after")?;
         committed()?;
         Ok(None)
+    }
+
+    fn unstage(&self, _task: &str) -> Result<(), Error> {
+        Ok(())
     }
 
     fn recover(

@@ -120,12 +120,7 @@ pub struct Worktree {
 /// [`GitError`].
 pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, GitError> {
     let mut found = Vec::new();
-    let linked = repo.common_dir.join("worktrees");
-    let mut git_dirs = vec![repo.common_dir.clone()];
-    if let Ok(entries) = std::fs::read_dir(&linked) {
-        git_dirs.extend(entries.filter_map(Result::ok).map(|entry| entry.path()));
-    }
-    for git_dir in git_dirs {
+    for git_dir in git_dirs(repo) {
         let head = std::fs::read_to_string(git_dir.join("HEAD")).unwrap_or_default();
         let named = |file: &str| {
             std::fs::read_to_string(git_dir.join(file)).is_ok_and(|name| {
@@ -146,6 +141,15 @@ pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, Gi
         }
     }
     Ok(found)
+}
+
+/// The git directories of a repository's worktrees, the main one first.
+fn git_dirs(repo: &Repository) -> Vec<PathBuf> {
+    let mut git_dirs = vec![repo.common_dir.clone()];
+    if let Ok(entries) = std::fs::read_dir(repo.common_dir.join("worktrees")) {
+        git_dirs.extend(entries.filter_map(Result::ok).map(|entry| entry.path()));
+    }
+    git_dirs
 }
 
 /// The top directory that belongs to a git directory; none for a bare repository
@@ -470,7 +474,7 @@ impl LockDraft {
     /// # Errors
     /// [`GitError::Io`].
     pub fn new(repo: &Repository, worktree: Worktree, name: &str) -> Result<LockDraft, GitError> {
-        let path = worktree.git_dir.join(format!("dam-lock-{name}"));
+        let path = draft_path(&worktree.git_dir, name);
         let index = worktree.git_dir.join("index");
         hit("follow:draft:before").at("make", &path)?;
         let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&path);
@@ -514,6 +518,27 @@ impl LockDraft {
         self.lock.path = path;
         hit("follow:lock:after").at("lock", &self.lock.path)?;
         Ok(self.lock)
+    }
+}
+
+fn draft_path(git_dir: &Path, name: &str) -> PathBuf {
+    git_dir.join(format!("dam-lock-{name}"))
+}
+
+/// Removes the drafts of this name that a dead process made and did not come to
+/// write down, in whichever worktree.
+///
+/// # Errors
+/// [`GitError::Io`].
+pub fn forget_drafts(repo: &Repository, name: &str) -> Result<(), GitError> {
+    git_dirs(repo).iter().try_for_each(|git_dir| remove_ours(&draft_path(git_dir, name)))
+}
+
+/// Removes a file whose name nobody but us uses, if it is there.
+fn remove_ours(path: &Path) -> Result<(), GitError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).at("remove", path),
+        _ => Ok(()),
     }
 }
 
@@ -563,30 +588,24 @@ impl Drop for IndexLock {
     }
 }
 
-/// Removes what a follow that died left behind: its lock under either name,
-/// recognised by device and inode, and its copies of the index.
+/// Removes what a follow that died left behind: its lock, recognised by device
+/// and inode, its draft and its copies of the index, which nobody else makes.
 ///
 /// # Errors
 /// [`GitError::Io`].
 pub fn clean_up(record: &LockRecord) -> Result<(), GitError> {
     let git_dir = &record.worktree.git_dir;
-    for path in [git_dir.join("index.lock"), record.draft.clone()] {
-        match std::fs::symlink_metadata(&path) {
-            Ok(meta) if (meta.dev(), meta.ino()) == record.identity => {
-                hit("follow:unlock").at("remove", &path)?;
-                std::fs::remove_file(&path).at("remove", &path)?;
-            }
-            _ => {}
-        }
+    let lock = git_dir.join("index.lock");
+    if std::fs::symlink_metadata(&lock)
+        .is_ok_and(|meta| (meta.dev(), meta.ino()) == record.identity)
+    {
+        hit("follow:unlock").at("remove", &lock)?;
+        std::fs::remove_file(&lock).at("remove", &lock)?;
     }
+    // The identity does not matter here: recovery makes drafts anew.
+    remove_ours(&record.draft)?;
     for name in ["dam-index", "dam-index.lock", "dam-index-one", "dam-index-one.lock"] {
-        let path = git_dir.join(name);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).at("remove", path);
-            }
-            _ => {}
-        }
+        remove_ours(&git_dir.join(name))?;
     }
     Ok(())
 }
