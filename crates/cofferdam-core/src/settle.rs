@@ -68,6 +68,10 @@ pub(crate) fn after(job: &mut Job<'_>, task: &Task) -> Result<(), Error> {
 
 /// Removes the context of a job whose lock is held.
 pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
+    // Its supervisor may have died between the last step and the receipt.
+    if !job.dir.receipt().exists() {
+        job.write_receipt()?;
+    }
     for name in CONTEXT {
         match job.dam.trash.take(job.dir.path(), name) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -257,6 +261,7 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
             }
         }
         orphans(dam)?;
+        half_written(dam)?;
     }
     unused_layers(dam, &mut report)?;
     if !dry_run {
@@ -294,6 +299,33 @@ fn orphans(dam: &mut Dam) -> Result<(), Error> {
             && !dir.is_live()?
         {
             dam.trash.take(&tasks, id.as_str()).at("move away", dir.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Files beside a context that their writer died over.
+fn half_written(dam: &Dam) -> Result<(), Error> {
+    let tasks = dam.tasks_dir();
+    for entry in std::fs::read_dir(&tasks).at("read", &tasks)? {
+        let dir = entry.at("read", &tasks)?.path();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&dir).at("read", &dir)? {
+            let name = entry.at("read", &dir)?.file_name();
+            if name == "ns.tmp" || name.to_string_lossy().starts_with(".receipt.json.tmp-") {
+                found.push(dir.join(name));
+            }
+        }
+        if found.is_empty() {
+            continue;
+        }
+        // Held: it may be the holder's, who is not done.
+        let lock = cofferdam_tree::Lock::try_exclusive(&dir.join("lock"));
+        let Some(_lock) = lock.map_err(|error| Error::Internal(error.to_string()))? else {
+            continue;
+        };
+        for path in found {
+            std::fs::remove_file(&path).at("remove", &path)?;
         }
     }
     Ok(())

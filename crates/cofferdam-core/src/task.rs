@@ -130,11 +130,7 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
         let _ = end_with(&mut job, &error);
         return Err(error);
     }
-    let task = job.record()?;
-    let receipt = Receipt::of(&task)?;
-    let path = job.dir.receipt();
-    let text = serde_json::to_vec_pretty(&receipt).expect("a receipt serialises");
-    cofferdam_tree::write_atomic(&path, &text, 0o600).at("write", &path)?;
+    let task = job.write_receipt()?;
     settle::after(&mut job, &task)?;
     let task = job.record()?;
     Receipt::of(&task)
@@ -771,6 +767,15 @@ impl Job<'_> {
 
     pub(crate) fn record(&self) -> Result<Task, Error> {
         self.dam.ledger.task(&self.id)?.ok_or_else(|| Error::NoSuchTask(self.id.to_string()))
+    }
+
+    /// Writes down the evidence, from the record.
+    pub(crate) fn write_receipt(&self) -> Result<Task, Error> {
+        let task = self.record()?;
+        let path = self.dir.receipt();
+        let text = serde_json::to_vec_pretty(&Receipt::of(&task)?).expect("a receipt serialises");
+        cofferdam_tree::write_atomic(&path, &text, 0o600).at("write", &path)?;
+        Ok(task)
     }
 
     /// Goes into the next state, with everything found out so far.
