@@ -1,8 +1,10 @@
 //! Tests of the binary: wiring, output, exit codes, and the promises that only
 //! show from outside.
 
+mod bed;
 mod cli;
 mod docs;
 mod isolation;
+mod crash;
 mod line;
 mod support;
