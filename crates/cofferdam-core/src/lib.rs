@@ -44,6 +44,14 @@ pub use cofferdam_ledger::{Outcome, State, Task, TaskId, TaskName};
 pub use cofferdam_sandbox::{Network, Wall, init};
 pub use cofferdam_tree::{RemoveError, remove_tree};
 
+/// Which git this is.
+///
+/// # Errors
+/// [`Error::Git`] when there is none, or one that is too old.
+pub fn git_version() -> Result<String, Error> {
+    Ok(cofferdam_git::VersionQuery::start()?.finish()?)
+}
+
 /// Finds out whether tasks of the caller can run here, by running something
 /// behind `boundary` with its files where those of tasks would be.
 ///

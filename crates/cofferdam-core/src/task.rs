@@ -21,7 +21,9 @@ use cofferdam_git::gitdir::{self, TaskGit};
 use cofferdam_git::harvest::{CommitText, Rules, collect};
 use cofferdam_git::layer::{LayerMaker, LayerStack};
 use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{CommitId, GitError, PersonConfig, Repository, Store, merge, publish};
+use cofferdam_git::{
+    CommitId, GitError, PersonConfig, Repository, Store, VersionQuery, merge, publish,
+};
 use cofferdam_ledger::{Change, Durability, NewTask, State, Task, TaskId, TaskName};
 use cofferdam_sandbox::process::{ProcessName, boot_id};
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi};
@@ -170,8 +172,10 @@ fn admit<'a>(
     control: Control,
     reporter: &'a dyn Reporter,
 ) -> Result<(Job<'a>, PathBuf), Error> {
+    let version = VersionQuery::start()?;
     let mut found = Repository::discover(dir, request.base.as_deref())?;
     let config = PersonConfig::read(&found.repo)?;
+    version.finish()?;
     if config.identity().is_none() {
         return Err(Error::usage(
             "git does not know who you are, and what lands is a commit of yours",

@@ -30,12 +30,14 @@ pub mod publish;
 pub mod remote;
 mod repo;
 mod store;
+mod version;
 
 pub use command::{GitCommand, RunAs};
 pub use config::PersonConfig;
 pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
 pub use repo::{Discovered, Repository};
 pub use store::Store;
+pub use version::VersionQuery;
 
 use std::path::PathBuf;
 

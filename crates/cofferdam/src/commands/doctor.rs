@@ -78,27 +78,9 @@ fn missing(what: &str, error: &Error) -> Finding {
 }
 
 fn git() -> Finding {
-    const OLDEST: (u32, u32) = (2, 38);
-    let output = std::process::Command::new("git").arg("--version").output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    let version = text.as_deref().ok().and_then(|text| {
-        let mut parts = text.strip_prefix("git version ")?.split('.');
-        Some((parts.next()?.parse::<u32>().ok()?, parts.next()?.parse::<u32>().ok()?))
-    });
-    match (text, version) {
-        (Ok(text), Some(version)) if version >= OLDEST => ok("git", text),
-        (Ok(text), _) => Finding {
-            what: "git".into(),
-            outcome: "missing".into(),
-            found: text,
-            hint: Some("git 2.38 or newer is needed".into()),
-        },
-        (Err(error), _) => Finding {
-            what: "git".into(),
-            outcome: "missing".into(),
-            found: error.to_string(),
-            hint: Some("install git, 2.38 or newer".into()),
-        },
+    match cofferdam_core::git_version() {
+        Ok(text) => ok("git", text),
+        Err(error) => missing("git", &error),
     }
 }
 

@@ -3,8 +3,8 @@
 
 mod bed;
 mod cli;
+mod crash;
 mod docs;
 mod isolation;
-mod crash;
 mod line;
 mod support;

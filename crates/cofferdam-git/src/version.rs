@@ -1,0 +1,59 @@
+//! Which git this is.
+//!
+//! 2.38 brought `merge-tree --write-tree` and `cat-file -z`. An older one would
+//! only be noticed when a task is harvested, after all its work.
+
+use std::process::Child;
+
+use crate::{GitCommand, GitError};
+
+/// The oldest git that has what is needed.
+pub const OLDEST: (u32, u32) = (2, 38);
+
+/// A question to git about itself that is asked while other things are done.
+#[derive(Debug)]
+pub struct VersionQuery(Child);
+
+impl VersionQuery {
+    /// Asks.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`].
+    pub fn start() -> Result<VersionQuery, GitError> {
+        Ok(VersionQuery(GitCommand::discovering(None).args(["version"]).converse()?.child))
+    }
+
+    /// The answer, as git words it.
+    ///
+    /// # Errors
+    /// [`GitError::Unsupported`] when it is older than [`OLDEST`].
+    pub fn finish(self) -> Result<String, GitError> {
+        let output = self.0.wait_with_output().map_err(GitError::NotStarted)?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        match parse(&text) {
+            Some(version) if version >= OLDEST => Ok(text),
+            _ => Err(GitError::Unsupported(format!(
+                "`{text}` is too old: {}.{} or newer is needed",
+                OLDEST.0, OLDEST.1
+            ))),
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.strip_prefix("git version ")?.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(parse("git version 2.47.3"), Some((2, 47)));
+        assert_eq!(parse("git version 2.39.5 (Apple Git-154)"), Some((2, 39)));
+        assert_eq!(parse("git 2"), None);
+        assert!(parse("git version 2.9.0") < Some(OLDEST));
+    }
+}
