@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cofferdam_git::{PersonConfig, Repository, Store};
 use cofferdam_ledger::{Filter, State, Task, TransitionRow};
 use cofferdam_sandbox::process::wait_gone;
 use cofferdam_tree::Lock;
@@ -39,6 +40,12 @@ fn find(dam: &Dam, name: &str) -> Result<Task, Error> {
     dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))
 }
 
+fn store_of(dam: &Dam, facts: &Facts) -> Result<Store, Error> {
+    let repo = Repository::find(Facts::need("repository", facts.repo_dir.as_ref())?)?;
+    let config = PersonConfig::read(&repo)?;
+    dam.store(&repo, &config)
+}
+
 /// The change set of a task as a patch, or (`stat`) as a summary.
 ///
 /// # Errors
@@ -51,11 +58,23 @@ pub fn diff(dam: &mut Dam, name: &str, stat: bool, color: bool) -> Result<Vec<u8
         return Err(Error::Live(task.name.to_string()));
     }
     let facts = Facts::of(&task)?;
-    let mut job = reopen(dam, task, Control::default(), &Silent)?;
-    let (old, new) = match (facts.landed_on, facts.landed) {
-        (Some(old), Some(new)) => (old, new),
+    let store = store_of(dam, &facts)?;
+    let (old, new) = match (facts.landed_on, facts.landed, facts.base, facts.change) {
+        (Some(old), Some(new), ..) | (_, _, Some(old), Some(new))
+            if !task.settled || task.state == State::Landed =>
+        {
+            (old, new)
+        }
+        _ if task.settled => {
+            return Err(Error::WrongState {
+                name: task.name.to_string(),
+                state: task.state,
+                why: "its context is gone".into(),
+            });
+        }
         _ => {
-            if job.facts.change.is_none() && !settle::harvest_again(&mut job)? {
+            let mut job = reopen(dam, task, Control::default(), &Silent)?;
+            if !settle::harvest_again(&mut job)? {
                 return Ok(Vec::new());
             }
             let base = Facts::need("base", job.facts.base.as_ref())?.clone();
@@ -63,7 +82,7 @@ pub fn diff(dam: &mut Dam, name: &str, stat: bool, color: bool) -> Result<Vec<u8
         }
     };
     let color = if color { "--color=always" } else { "--color=never" };
-    let mut git = job.store.git().args(["diff", "--no-ext-diff", "--no-textconv", color]);
+    let mut git = store.git().args(["diff", "--no-ext-diff", "--no-textconv", color]);
     if stat {
         git = git.args(["--stat"]);
     }
@@ -78,7 +97,8 @@ pub fn stop(dam: &mut Dam, name: &str, patience: Option<Duration>) -> Result<Tas
     reconcile(dam)?;
     let task = find(dam, name)?;
     let dir = dam.task_dir(&task.id);
-    if let Some(supervisor) = dir.supervisor()
+    if task.state.is_live()
+        && let Some(supervisor) = dir.supervisor()
         && let Some(handle) = supervisor.open().at("hold", dir.path())?
     {
         let signal = rustix::process::Signal::TERM;

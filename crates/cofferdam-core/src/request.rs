@@ -44,7 +44,6 @@ pub enum Into {
 
 /// A verifying command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Check {
     /// Its name, for people.
     pub name: String,
@@ -56,9 +55,9 @@ pub struct Check {
 }
 
 /// One task as it was asked for. Kept in the ledger, except for the values of
-/// environment variables.
+/// environment variables. Fields that a newer program added are passed over:
+/// one of its tasks must not hide all others from an older program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Request {
     /// Program and arguments.
     #[serde(with = "words")]

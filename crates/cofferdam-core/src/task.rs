@@ -77,6 +77,7 @@ pub fn run(
     control: Control,
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
+    boundary::of_level(request.level)?;
     settle::housekeeping(dam)?;
     let (mut job, cwd) = admit(dam, dir, request, control, reporter)?;
     let done = line(&mut job, &cwd);
@@ -111,6 +112,13 @@ pub fn land_again(
     let task = dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))?;
     if task.state == State::Landed || task.state == State::Empty {
         return Receipt::of(&task);
+    }
+    if task.settled {
+        return Err(Error::WrongState {
+            name: task.name.to_string(),
+            state: task.state,
+            why: "its context is gone, dropped or kept for its time".into(),
+        });
     }
     let mut job = reopen(dam, task, control, reporter)?;
     request(&mut job.request);

@@ -156,3 +156,32 @@ fn what_a_task_names_cannot_drive_the_terminal() {
     assert!(shown.contains("owned") && shown.contains("\x1b["), "{shown:?}");
     assert!(!shown.contains("\x1b]"), "{shown:?}");
 }
+
+#[test]
+fn what_was_dropped_can_not_be_landed() {
+    let world = World::new();
+    world
+        .run(&["--name", "gone", "--no-land", "--check", "./ci"], "echo g > gone.txt")
+        .expect_code(8);
+    world.dam(["drop", "gone"]).expect_code(0);
+    world.dam(["land", "gone"]).expect_code(2).says("its context is gone");
+    world.dam(["diff", "gone"]).expect_code(2).says("its context is gone");
+    assert_eq!(world.subjects("main"), ["first"]);
+}
+
+#[test]
+fn many_can_look_at_one_task_at_the_same_time() {
+    let world = World::new();
+    world.run(&["--name", "t", "--no-land", "--check", "./ci"], "echo g > new.txt").expect_code(8);
+    let looks: Vec<_> = (0..6)
+        .map(|_| {
+            let mut command = world.dam_command(["diff", "t"]);
+            command.stdout(std::process::Stdio::piped()).spawn().expect("dam")
+        })
+        .collect();
+    for look in looks {
+        let output = look.wait_with_output().expect("dam");
+        assert!(output.status.success());
+        assert!(String::from_utf8_lossy(&output.stdout).contains("+g"));
+    }
+}
