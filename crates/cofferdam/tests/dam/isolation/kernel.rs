@@ -15,8 +15,12 @@ for top in '/proc', '/sys':
             dirs[:] = [name for name in dirs if not name.isdigit() and name not in ('self', 'thread-self')]
         for name in files:
             path = os.path.join(where, name)
-            # A pressure trigger tells its owner something and changes nothing.
+            # A pressure trigger tells its owner something and changes nothing; the
+            # last pid is the namespace's own, and to write it takes a capability.
             if os.path.islink(path) or where == '/proc/pressure': continue
+            if name == 'ns_last_pid':
+                refused(path, lambda: os.write(os.open(path, os.O_WRONLY), b'1'), errno.EPERM, errno.EACCES, errno.EROFS)
+                continue
             try: os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
             except OSError: continue
             if os.stat(path).st_rdev != os.stat('/dev/null').st_rdev: opened.append(path)

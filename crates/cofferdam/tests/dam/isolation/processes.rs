@@ -15,11 +15,14 @@ struct Bystander(Child);
 
 impl Bystander {
     fn new(name: &str) -> Bystander {
-        let child = Command::new("sh")
-            .args(["-c", "read line", name])
+        let mut child = Command::new("sh")
+            .args(["-c", "echo; read line", name])
             .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .expect("sh");
+        // It has its command line by then.
+        child.stdout.take().expect("pipe").read_exact(&mut [0]).expect("up");
         Bystander(child)
     }
 
