@@ -53,8 +53,9 @@ pub struct Place {
     pub objects: Vec<PathBuf>,
     /// Who the task is inside.
     pub person: Person,
-    /// The state directory, in case a granted directory holds it.
-    pub state: PathBuf,
+    /// What stays out of sight where a granted directory holds it: the state
+    /// directory, and the repository that a linked worktree belongs to.
+    pub hidden: Vec<PathBuf>,
 }
 
 impl Place {
@@ -90,8 +91,16 @@ impl Place {
                 "the state directory is inside of it, or it inside of the state directory",
             );
         }
+        let mut hidden = vec![dam.dir().to_owned()];
+        if !repo.common_dir.starts_with(&top) {
+            let common = repo.common_dir.as_path();
+            let checkout = common.parent().filter(|parent| {
+                common.ends_with(".git") && !SYSTEM_DIRS.iter().any(|dir| *parent == Path::new(dir))
+            });
+            hidden.push(checkout.unwrap_or(common).to_owned());
+        }
         let objects = repo.object_dirs()?;
-        Ok(Place { top, objects, person, state: dam.dir().to_owned() })
+        Ok(Place { top, objects, person, hidden })
     }
 }
 
@@ -241,8 +250,10 @@ impl Context {
         let What { command, cwd, env, network, wall } = what;
         let person = &place.person;
         let mut mounts = view::system(person, network);
-        if SYSTEM_DIRS.iter().any(|system| place.state.starts_with(system)) {
-            mounts.push(Mount::Tmpfs { dest: place.state.clone(), mode: 0o755, size: 4096 });
+        for hidden in &place.hidden {
+            if SYSTEM_DIRS.iter().any(|system| hidden.starts_with(system)) {
+                mounts.push(Mount::Tmpfs { dest: hidden.clone(), mode: 0o755, size: 4096 });
+            }
         }
         let own = |name: &str, dest: PathBuf| Mount::Bind {
             source: self.relative(name).into(),
@@ -251,12 +262,16 @@ impl Context {
             executable: true,
         };
         let tmp = PathBuf::from("/tmp");
-        let mut places = vec![own("home", person.home.clone()), own("tmp", tmp.clone())];
-        if person.home.starts_with(&tmp) {
-            places.reverse();
+        let var_tmp = PathBuf::from("/var/tmp");
+        let mut places = vec![("tmp", &tmp), ("home", &person.home)];
+        // A link can't hold the mount points of what lies below it.
+        if place.top.starts_with(&var_tmp) || person.home.starts_with(&var_tmp) {
+            places.insert(0, ("tmp", &var_tmp));
+        } else {
+            mounts.push(Mount::Symlink { dest: var_tmp.clone(), target: tmp.clone() });
         }
-        mounts.extend(places);
-        mounts.push(Mount::Symlink { dest: "/var/tmp".into(), target: tmp.clone() });
+        places.sort_by_key(|(_, dest)| dest.components().count());
+        mounts.extend(places.into_iter().map(|(name, dest)| own(name, dest.clone())));
         let (lower, upper) = self.lowers();
         mounts.push(if self.read_only {
             let lower = std::iter::once(upper).chain(lower).collect();
@@ -279,7 +294,7 @@ impl Context {
             dest: dam.join("context.json"),
             content: serde_json::to_vec_pretty(&told.context).unwrap_or_default(),
         });
-        let mut writable = vec![person.home.clone(), tmp, dam.join("out")];
+        let mut writable = vec![person.home.clone(), tmp.clone(), dam.join("out")];
         if !self.read_only {
             writable.push(place.top.clone());
         }
