@@ -118,12 +118,23 @@ fn die_with_parent() -> Result<(), SandboxError> {
     )
 }
 
+/// A crash inside must not reach the host's handler: that runs as the host's
+/// root, on the task's bytes, and keeps a file. A limit of 0 does not stop a
+/// handler that is a program, 1 does (`fs/coredump.c`), and both stop a file. The
+/// filter keeps it. A caller whose own hard limit is 0 can't have 1.
+fn no_core_dumps() -> Result<(), SandboxError> {
+    let limit = |bytes| rustix::process::Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    let set = |bytes| rustix::process::setrlimit(rustix::process::Resource::Core, limit(bytes));
+    setup("forbid core dumps", None, set(1).or_else(|_| set(0)))
+}
+
 fn first_process(
     mut spec_file: std::fs::File,
     control: OwnedFd,
     status: &mut Status,
 ) -> Result<(), SandboxError> {
     die_with_parent()?;
+    no_core_dumps()?;
     let mut text = Vec::new();
     setup("read the specification", None, spec_file.read_to_end(&mut text))?;
     drop(spec_file);
@@ -336,8 +347,6 @@ fn confine(spec: &Spec) -> io::Result<()> {
         libc::sigemptyset(&mut set);
         libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
     }
-    let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    rustix::process::setrlimit(rustix::process::Resource::Core, no_core)?;
     rustix::process::chdir(&spec.command.cwd)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(spec.command.umask));
     // The one that pid 1 was started with lies on a mount of the host.

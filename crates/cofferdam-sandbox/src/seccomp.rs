@@ -28,6 +28,9 @@ const fn off_arg_low(index: u32) -> u32 {
     // Both supported architectures are little-endian.
     16 + 8 * index
 }
+const fn off_arg_high(index: u32) -> u32 {
+    off_arg_low(index) + 4
+}
 
 const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_KILL_PROCESS: u32 = 0x8000_0000;
@@ -45,6 +48,11 @@ const X32_BIT: u32 = 0x4000_0000;
 
 /// `open_tree` and `mount_setattr` in one, of Linux 6.15; the same number everywhere.
 const OPEN_TREE_ATTR: libc::c_long = 467;
+
+/// Families whose sockets reach past every network namespace: the hypervisor,
+/// and the other processors of a Qualcomm board (`net/qrtr/af_qrtr.c`).
+const AF_QIPCRTR: libc::c_int = 42;
+const BEYOND_NAMESPACES: [libc::c_int; 2] = [libc::AF_VSOCK, AF_QIPCRTR];
 
 const CLONE_NEW_ANY: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -135,11 +143,11 @@ fn program(wall: Wall) -> Vec<Insn> {
             stmt(RET_K, RET_ALLOW),
         ]);
     }
-    // Sockets of AF_VSOCK reach the hypervisor whatever the network namespace.
     code.extend([
-        jump(JEQ_K, libc::SYS_socket as u32, 0, 4),
+        jump(JEQ_K, libc::SYS_socket as u32, 0, 5),
         stmt(LD_W_ABS, off_arg_low(0)),
-        jump(JEQ_K, libc::AF_VSOCK as u32, 0, 1),
+        jump(JEQ_K, BEYOND_NAMESPACES[0] as u32, 1, 0),
+        jump(JEQ_K, BEYOND_NAMESPACES[1] as u32, 0, 1),
         stmt(RET_K, ret_errno(libc::EAFNOSUPPORT)),
         stmt(RET_K, RET_ALLOW),
     ]);
@@ -151,6 +159,24 @@ fn program(wall: Wall) -> Vec<Insn> {
         jump(JEQ_K, libc::TIOCLINUX as u32, 0, 1),
         stmt(RET_K, ret_errno(libc::EPERM)),
         stmt(RET_K, RET_ALLOW),
+    ]);
+    // The limit that keeps a crash from the host's handler stays as it is; who
+    // sets it, to 0 more often than not, is told that it was done.
+    code.extend([
+        jump(JEQ_K, libc::SYS_setrlimit as u32, 0, 4),
+        stmt(LD_W_ABS, off_arg_low(0)),
+        jump(JEQ_K, libc::RLIMIT_CORE, 0, 1),
+        stmt(RET_K, ret_errno(0)),
+        stmt(RET_K, RET_ALLOW),
+        jump(JEQ_K, libc::SYS_prlimit64 as u32, 0, 8),
+        stmt(LD_W_ABS, off_arg_low(1)),
+        jump(JEQ_K, libc::RLIMIT_CORE, 0, 4),
+        stmt(LD_W_ABS, off_arg_low(2)),
+        jump(JEQ_K, 0, 0, 3),
+        stmt(LD_W_ABS, off_arg_high(2)),
+        jump(JEQ_K, 0, 0, 1),
+        stmt(RET_K, RET_ALLOW),
+        stmt(RET_K, ret_errno(0)),
     ]);
     code.push(stmt(RET_K, RET_ALLOW));
     code
@@ -240,8 +266,10 @@ mod tests {
         }
         let thread = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
         assert_eq!(call(Wall::Full, libc::SYS_clone, arg0(thread)), RET_ALLOW);
-        let vsock = arg0(libc::AF_VSOCK as u64);
-        assert_eq!(call(Wall::Full, libc::SYS_socket, vsock), ret_errno(libc::EAFNOSUPPORT));
+        for family in BEYOND_NAMESPACES {
+            let args = arg0(family as u64);
+            assert_eq!(call(Wall::Full, libc::SYS_socket, args), ret_errno(libc::EAFNOSUPPORT));
+        }
         assert_eq!(call(Wall::Full, libc::SYS_socket, arg0(libc::AF_UNIX as u64)), RET_ALLOW);
         for request in [libc::TIOCSTI, libc::TIOCLINUX] {
             assert_eq!(call(Wall::Full, libc::SYS_ioctl, arg1(request)), denied);
@@ -250,6 +278,21 @@ mod tests {
             assert_eq!(call(Wall::Full, libc::SYS_ioctl, high), denied);
         }
         assert_eq!(call(Wall::Full, libc::SYS_ioctl, arg1(libc::TIOCGWINSZ)), RET_ALLOW);
+    }
+
+    #[test]
+    fn the_core_limit_can_be_read_and_not_set() {
+        let core = u64::from(libc::RLIMIT_CORE);
+        let done = ret_errno(0);
+        for wall in [Wall::Full, Wall::Nested] {
+            assert_eq!(call(wall, libc::SYS_setrlimit, [core, 1, 0, 0, 0, 0]), done);
+            assert_eq!(call(wall, libc::SYS_setrlimit, [7, 1, 0, 0, 0, 0]), RET_ALLOW);
+            assert_eq!(call(wall, libc::SYS_prlimit64, [0, core, 0, 1, 0, 0]), RET_ALLOW);
+            assert_eq!(call(wall, libc::SYS_prlimit64, [0, 7, 1, 1, 0, 0]), RET_ALLOW);
+            for new in [1, 1 << 32, 0x7fff_0000_0000] {
+                assert_eq!(call(wall, libc::SYS_prlimit64, [0, core, new, 0, 0, 0]), done);
+            }
+        }
     }
 
     #[test]

@@ -66,8 +66,6 @@ assert read('/proc/self/setgroups') == b'deny\\n'
 refused('become root', lambda: os.setuid(0))
 refused('become another', lambda: os.setuid(1))
 refused('groups', lambda: os.setgroups([0]))
-import resource
-assert resource.getrlimit(resource.RLIMIT_CORE)[0] <= 1
 ";
     holds(&world, &[], program);
     holds(&world, &["--nested"], program);
@@ -141,6 +139,37 @@ for name in os.listdir('/proc/self/ns'):
 assert in_child(lambda: None) == 0
 ",
     );
+}
+
+/// With a limit of 0 the kernel still starts a handler that is a program
+/// (`|/usr/share/apport/apport`), as the host's root; with 1 it does not.
+#[test]
+fn a_crash_inside_does_not_start_the_hosts_handler() {
+    let world = World::new();
+    for options in [&[][..], &["--nested"]] {
+        let done = inside(
+            &world,
+            options,
+            "
+import resource
+core = resource.RLIMIT_CORE
+for limit in (0, 0), (1, 1), (resource.RLIM_INFINITY,) * 2, (0, 1):
+    resource.setrlimit(core, limit)
+    assert resource.getrlimit(core) == (1, 1), resource.getrlimit(core)
+    pair = struct.pack('QQ', *(value & (1 << 64) - 1 for value in limit))
+    libc.syscall(ctypes.c_long(160 if X86 else 164), core, pair)
+    resource.prlimit(os.getppid(), core, limit) if os.getppid() > 1 else None
+    assert resource.getrlimit(core) == (1, 1), resource.getrlimit(core)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (64, 64)
+assert os.WTERMSIG(in_child(lambda: os.abort())) == signal.SIGABRT
+os.kill(os.getpid(), signal.SIGSEGV)
+",
+        )
+        .output()
+        .expect("dam");
+        Done::from(done).expect_code(1).says("signal 11");
+    }
 }
 
 /// Every namespace is another one than the host's.
