@@ -76,7 +76,8 @@ pub struct GitCommand {
 impl GitCommand {
     fn new() -> GitCommand {
         let mut command = Command::new("git");
-        command.env_clear().stdin(Stdio::null());
+        // Of its own group: a terminal's Ctrl-C is for us, who let git finish.
+        command.env_clear().stdin(Stdio::null()).process_group(0);
         if let Some(path) = std::env::var_os("PATH") {
             command.env("PATH", path);
         }
@@ -142,6 +143,8 @@ impl GitCommand {
                 git.command.env(name, value);
             }
         }
+        // ssh asks nobody: it would be stopped for reading the terminal.
+        git.command.env("SSH_ASKPASS", "false").env("SSH_ASKPASS_REQUIRE", "force");
         git
     }
 

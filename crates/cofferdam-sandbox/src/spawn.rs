@@ -72,6 +72,8 @@ pub fn spawn(spec: &Spec) -> Result<Running, SandboxError> {
         .arg0("dam-init")
         .arg(init::ARGUMENT)
         .env_clear()
+        // A terminal's Ctrl-C is for the supervisor, which passes it on.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
