@@ -7,6 +7,8 @@
 //! - `COFFERDAM_FAILPOINT=NAME=kill` ends the process with SIGKILL, as a power
 //!   cut or the kernel's memory killer would. `NAME@N=kill` does so on the Nth
 //!   visit of that name (counted from 1 within one process).
+//! - `NAME=stop` stops the process (SIGSTOP) until it gets SIGCONT, for tests of
+//!   what others do meanwhile.
 //! - `NAME=enospc`, `=eio`, `=einval`, `=erofs` makes [`hit`] return that error.
 //! - `COFFERDAM_FAILPOINT_LOG=PATH` appends every name as it is visited.
 //!
@@ -85,6 +87,11 @@ mod active {
                 let own = rustix::process::getpid();
                 let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
                 unreachable!("SIGKILL returned");
+            }
+            "stop" => {
+                let own = rustix::process::getpid();
+                rustix::process::kill_process(own, rustix::process::Signal::STOP)?;
+                Ok(())
             }
             "enospc" => Err(rustix::io::Errno::NOSPC.into()),
             "eio" => Err(rustix::io::Errno::IO.into()),
