@@ -257,6 +257,7 @@ impl<'a> Follow<'a> {
 
     fn copy_index(&self) -> Result<(), GitError> {
         let (index, copy) = (self.worktree.git_dir.join("index"), self.index_copy());
+        hit("follow:copy:before").at("copy", &index)?;
         match std::fs::copy(&index, &copy) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -268,7 +269,7 @@ impl<'a> Follow<'a> {
             std::os::unix::fs::chown(&copy, Some(owner.uid), Some(owner.gid))
                 .at("hand over", &copy)?;
         }
-        Ok(())
+        hit("follow:copy:after").at("copy", &copy)
     }
 
     /// The two-tree update on the copied index; the inner error is what git said.
@@ -380,7 +381,9 @@ impl<'a> Follow<'a> {
         let copy = self.index_copy();
         let Some(lock) = self.lock.take() else { return Ok(()) };
         lock.replace_index(&copy)?;
+        hit("follow:copy:remove").at("remove", &copy)?;
         std::fs::remove_file(&copy).at("remove", &copy)?;
+        hit("follow:copy:removed").at("remove", &copy)?;
         Ok(())
     }
 }
@@ -478,8 +481,13 @@ impl LockDraft {
         let index = worktree.git_dir.join("index");
         hit("follow:draft:before").at("make", &path)?;
         let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&path);
-        let meta = file.at("make", &path)?.metadata().at("look at", &path)?;
-        hit("follow:draft:after").at("make", &path)?;
+        let meta = match file.at("make", &path)?.metadata().at("look at", &path) {
+            Ok(meta) => meta,
+            Err(error) => {
+                let _ = remove_ours(&path);
+                return Err(error);
+            }
+        };
         let lock = IndexLock {
             path,
             identity: (meta.dev(), meta.ino()),
@@ -487,6 +495,7 @@ impl LockDraft {
             owner: repo.owner.clone(),
             held: true,
         };
+        hit("follow:draft:after").at("make", &lock.path)?;
         Ok(LockDraft { worktree, lock })
     }
 
@@ -654,6 +663,7 @@ impl Follow<'_> {
             info.extend(&change.path);
             info.push(0);
         }
+        hit("follow:paths:after").at("update", &self.worktree.dir)?;
         self.git().args(["update-index", "-z", "--index-info"]).input(info).run()?;
         // Its exit code only says that something of the person's differs.
         self.git().args(["update-index", "-q", "--refresh"]).finish()?;
@@ -682,8 +692,11 @@ impl Follow<'_> {
         let place = self.place(&change.path);
         if change.new_mode == 0 {
             std::fs::remove_file(&place).at("remove", &place)?;
+            hit("follow:path:removed").at("update", &self.worktree.dir)?;
             let mut dir = place;
-            while dir.pop() && dir != self.worktree.dir && std::fs::remove_dir(&dir).is_ok() {}
+            while dir.pop() && dir != self.worktree.dir && std::fs::remove_dir(&dir).is_ok() {
+                hit("follow:path:dir").at("update", &self.worktree.dir)?;
+            }
             return Ok(true);
         }
         // git writes the file by its own rules, through an index that holds it alone.
@@ -694,7 +707,9 @@ impl Follow<'_> {
         line.extend(&change.path);
         line.push(0);
         git().args(["update-index", "-z", "--index-info"]).input(line).run()?;
+        hit("follow:path:write").at("update", &self.worktree.dir)?;
         let done = git().args(["checkout-index", "--force", "--all"]).finish()?;
+        hit("follow:path:written").at("update", &self.worktree.dir)?;
         let _ = std::fs::remove_file(&index);
         if done.status.success() { Ok(true) } else { Err(done.failed()) }
     }

@@ -89,6 +89,11 @@ pub fn move_ref(
         .finish()?;
     if !done.status.success() {
         let now = repo.resolve(name)?;
+        // It can be killed after it was done.
+        if new.is_some() && now.as_ref().map(|commit| &commit.0) == new {
+            sync_ref(&repo.common_dir, name).at("sync the refs in", &repo.common_dir)?;
+            return Ok(());
+        }
         if now.as_ref().map(|commit| &commit.0) != old {
             let expected = old.map_or("absent".into(), |old| old.short().to_owned());
             return Err(RefError::Moved { name: name.to_owned(), expected });
@@ -128,6 +133,8 @@ pub fn keep_ref(task: &str) -> String {
 /// [`GitError`].
 pub fn pin(repo: &Repository, task: &str, commit: Option<&CommitId>) -> Result<(), GitError> {
     let name = keep_ref(task);
+    let at = repo.common_dir.join(&name);
+    hit("publish:pin:before").at("write", &at)?;
     let line = match commit {
         Some(commit) => format!("update {name}\0{commit}\0\0"),
         None => format!("delete {name}\0\0"),
@@ -138,10 +145,12 @@ pub fn pin(repo: &Repository, task: &str, commit: Option<&CommitId>) -> Result<(
         .args(["update-ref", "--stdin", "-z"])
         .input(line)
         .run()?;
+    hit("publish:pin:after").at("write", &at)?;
     if commit.is_none() {
         for dir in ["refs/dam/keep", "refs/dam"] {
             // Only an empty one goes.
             let _ = std::fs::remove_dir(repo.common_dir.join(dir));
+            hit("publish:pin:dir").at("remove", repo.common_dir.join(dir))?;
         }
     }
     Ok(())

@@ -3,7 +3,8 @@
 //! A [`Lock`] is `flock(2)` on a file. The kernel releases it when the last
 //! descriptor goes, however the process ends, so there is no stale lock and no
 //! pid to guess about. Descriptors are close-on-exec: a child keeps it no longer
-//! than until its exec. Dropping a `Lock` unlocks explicitly, because another
+//! than until its exec, unless it was started to finish something that the lock
+//! stands for ([`Lock::lend`]). Dropping a `Lock` unlocks explicitly, because another
 //! thread's child may be between fork and exec at that moment; only the process
 //! that took it does so, a forked copy just closes.
 //!
@@ -162,6 +163,16 @@ impl Lock {
         is_held(path).ok()?.then(|| {
             open_existing(path).ok().flatten().map(|fd| read_text(&fd)).unwrap_or_default()
         })
+    }
+
+    /// A descriptor that children inherit: those started while it is open hold the
+    /// lock as well, until they end, though this process be killed. Releasing the
+    /// lock here releases it for all.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn lend(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::io::dup(&self.fd)?)
     }
 
     /// The lock file.
