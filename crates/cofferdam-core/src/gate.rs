@@ -120,6 +120,7 @@ fn run_check(
         layers: &job.dam.layers,
         owner: job.ids.switch.then_some((job.ids.uid, job.ids.gid)),
     };
+    job.dam.pass_collection()?;
     let stack = maker.stack(&candidate.tree, Some(&base), &mut |_, _| {})?;
     let dir = job.dir.checks().join(number.to_string());
     if dir.exists() {

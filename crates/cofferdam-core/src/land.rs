@@ -21,7 +21,6 @@ use cofferdam_ledger::{
 };
 use cofferdam_tree::Lock;
 
-use crate::Error;
 use crate::config::RepoConfig;
 use crate::error::IoContext;
 use crate::facts::Facts;
@@ -30,6 +29,7 @@ use crate::report::Event;
 use crate::request::Check;
 use crate::target::{Change, PublishError, TargetRef};
 use crate::task::Job;
+use crate::{Error, reconcile};
 
 /// How often a target that somebody else moved is tried again.
 const TRIES: u32 = 5;
@@ -251,6 +251,7 @@ fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error>
     let (repo, store) = (job.repo.clone(), job.store.clone());
     let open = target.open(&repo, &store);
     let task = job.id.to_string();
+    let held = job.with_git()?;
     let old = match target {
         TargetRef::NewBranch { .. } => None,
         _ => Some(&candidate.tip),
@@ -260,13 +261,17 @@ fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error>
         Ok(staged) => staged,
         Err(error) => return not_published(job, error),
     };
-    let publication = job.dam.ledger.begin_publication(NewPublication {
+    let begun_publication = job.dam.ledger.begin_publication(NewPublication {
         task: job.id.clone(),
         target: target.to_string(),
         old: old.map(ToString::to_string),
         new: candidate.commit.to_string(),
         journal: serde_json::to_value(staged.journal()).expect("a journal serialises"),
-    })?;
+    });
+    let publication = match begun_publication {
+        Ok(publication) => publication,
+        Err(error) => return not_published(job, PublishError::Error(error.into())),
+    };
     let ledger = &mut job.dam.ledger;
     let mut past_the_point = false;
     let committed = open.commit(staged, change, &mut || {
@@ -277,16 +282,23 @@ fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error>
     });
     let warning = match committed {
         Ok(warning) => warning,
-        Err(error) if !past_the_point => {
+        Err(error @ (PublishError::Drifted(_) | PublishError::InTheWay(_))) if !past_the_point => {
             let (from, to) = (PublicationState::Intent, PublicationState::Abandoned);
             job.dam.ledger.advance_publication(publication, from, to, Durability::Normal)?;
             return not_published(job, error);
         }
-        // The change stands. What is left to do is in the journal, and the next
-        // command does it.
-        Err(PublishError::Error(error)) => return Err(error),
-        Err(other) => return Err(Error::Internal(other.to_string())),
+        // A step failed, and nothing says on which side of the point that was: a ref
+        // can have moved although its directory could not be synced.
+        Err(error) => {
+            drop(held);
+            let why = format!("it could not be published: {}", chain(&error));
+            let found = job.dam.ledger.publication_of(&job.id)?;
+            let found = found.ok_or_else(|| Error::Internal("the publication is gone".into()))?;
+            reconcile::finish(job, &found, &why)?;
+            return Ok(Published::Ended);
+        }
     };
+    drop(held);
     job.facts.landed = Some(candidate.commit.clone());
     job.took("landed", begun);
     let facts = job.facts.to_value();

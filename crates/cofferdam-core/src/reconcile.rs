@@ -101,17 +101,20 @@ fn publishing(job: &mut Job<'_>) -> Result<(), Error> {
     let publication = job.dam.ledger.publication_of(&job.id)?.filter(|found| {
         matches!(found.state, PublicationState::Intent | PublicationState::Committed)
     });
+    const WHY: &str = "its supervisor died before anything was published";
     match publication {
-        Some(publication) => finish(job, &publication),
+        Some(publication) => finish(job, &publication, WHY),
         None => {
             let (repo, store) = (job.repo.clone(), job.store.clone());
             job.target().open(&repo, &store).unstage(job.id.as_str())?;
-            job.end(State::Ready, "its supervisor died before anything was published")
+            job.end(State::Ready, WHY)
         }
     }
 }
 
-fn finish(job: &mut Job<'_>, publication: &Publication) -> Result<(), Error> {
+/// Looks on which side of its commit point a publication stopped, and takes the
+/// job on from there: landed, or ready, because of `why`.
+pub(crate) fn finish(job: &mut Job<'_>, publication: &Publication, why: &str) -> Result<(), Error> {
     let commit = |text: &str| {
         cofferdam_git::Oid::parse(text)
             .map(CommitId)
@@ -130,6 +133,7 @@ fn finish(job: &mut Job<'_>, publication: &Publication) -> Result<(), Error> {
     let (repo, store) = (job.repo.clone(), job.store.clone());
     let task = job.id.to_string();
     let change = Change { old: old.as_ref(), new: &new, task: &task };
+    let _held = job.with_git()?;
     let ledger = &mut job.dam.ledger;
     let recovery = target
         .open(&repo, &store)
@@ -158,7 +162,7 @@ fn finish(job: &mut Job<'_>, publication: &Publication) -> Result<(), Error> {
         Recovery::NotCommitted if publication.state == PublicationState::Intent => {
             let (from, to) = (PublicationState::Intent, PublicationState::Abandoned);
             job.dam.ledger.advance_publication(publication.id, from, to, Durability::Normal)?;
-            job.end(State::Ready, "its supervisor died before anything was published")
+            job.end(State::Ready, why)
         }
         // It was committed and is no longer there: somebody took it back.
         Recovery::NotCommitted => {

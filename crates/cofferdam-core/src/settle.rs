@@ -73,6 +73,7 @@ pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
         job.write_receipt()?;
     }
     for name in CONTEXT {
+        cofferdam_failpoint::hit(&format!("settle:{name}")).at("move away", job.dir.path())?;
         match job.dam.trash.take(job.dir.path(), name) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).at("move away", job.dir.path().join(name));
@@ -86,7 +87,9 @@ pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
     if job.facts.change.is_some() || job.request.carry_dirty {
         forget_refs(job)?;
     }
+    cofferdam_failpoint::hit("settle:record").at("settle", job.dir.path())?;
     job.dam.ledger.settle(&job.id)?;
+    cofferdam_failpoint::hit("settle:recorded").at("settle", job.dir.path())?;
     Ok(())
 }
 
@@ -294,10 +297,15 @@ fn orphans(dam: &mut Dam) -> Result<(), Error> {
             continue;
         };
         let dir = dam.task_dir(&id);
-        if dam.ledger.task(&id)?.is_none()
-            && !dir.path().join("upper").exists()
-            && !dir.is_live()?
-        {
+        if dam.ledger.task(&id)?.is_some() || dir.path().join("upper").exists() {
+            continue;
+        }
+        // Below the lock, and the record looked for again: it may be just being born.
+        let lock = cofferdam_tree::Lock::try_exclusive(&dir.lock());
+        let Some(_lock) = lock.map_err(|error| Error::Internal(error.to_string()))? else {
+            continue;
+        };
+        if dam.ledger.task(&id)?.is_none() {
             dam.trash.take(&tasks, id.as_str()).at("move away", dir.path())?;
         }
     }
@@ -352,6 +360,7 @@ fn drafts(dam: &Dam) -> Result<(), Error> {
 /// which the next task will want.
 fn unused_layers(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
     let failed = cofferdam_git::GitError::from;
+    let _collecting = dam.collect_layers()?;
     let mut used = Vec::new();
     for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
         if let Some(stack) = Facts::of(&task)?.stack {
@@ -362,6 +371,7 @@ fn unused_layers(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
             return Ok(());
         }
     }
+    cofferdam_failpoint::hit("gc:layers").at("collect", dam.layers.dir())?;
     let mut layers = dam.layers.list().map_err(failed)?;
     layers.sort_by_key(|(_, meta)| std::cmp::Reverse(meta.created_ms));
     let mut newest = std::collections::HashSet::new();

@@ -136,6 +136,34 @@ impl Dam {
     }
 }
 
+/// Layers against their collection.
+impl Dam {
+    fn layers_lock(&self) -> PathBuf {
+        self.dir.join("locks/layers")
+    }
+
+    /// Returns when no collection of layers is under way that began before the
+    /// caller's task was in a live state. A later one sees that task and leaves all
+    /// layers alone, so what is found from here on stays.
+    ///
+    /// # Errors
+    /// When the lock can't be had.
+    pub(crate) fn pass_collection(&self) -> Result<(), Error> {
+        Lock::shared(&self.layers_lock())
+            .map(drop)
+            .map_err(|error| Error::Internal(error.to_string()))
+    }
+
+    /// Keeps those who are about to look for layers waiting.
+    ///
+    /// # Errors
+    /// When the lock can't be had.
+    pub(crate) fn collect_layers(&self) -> Result<Lock, Error> {
+        Lock::exclusive(&self.layers_lock(), |_| {})
+            .map_err(|error| Error::Internal(error.to_string()))
+    }
+}
+
 /// What is where in a task's directory.
 #[derive(Debug, Clone)]
 pub struct TaskDir {

@@ -94,7 +94,9 @@ pub fn run(
     let Plan { spec, context: context_dir, log, timeout } = *plan;
     let log = Mutex::new(LogWriter::create(log, LOG_CAP)?);
     let mut running = boundary.spawn(spec)?;
+    cofferdam_failpoint::hit("run:spawned").at("name pid 1 in", context_dir)?;
     TaskDir::write_ns(context_dir, running.name())?;
+    cofferdam_failpoint::hit("run:named").at("name pid 1 in", context_dir)?;
     let mut remote = running.remote().at("hold", context_dir)?;
     let (stdout, stderr) = (running.stdout.take(), running.stderr.take());
     match running.next_event().map_err(Error::Isolation)? {

@@ -27,7 +27,7 @@ use cofferdam_git::{
 use cofferdam_ledger::{Change, Durability, NewTask, State, Task, TaskId, TaskName};
 use cofferdam_sandbox::process::{ProcessName, boot_id};
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi};
-use cofferdam_tree::Lock;
+use cofferdam_tree::{Lock, LockError};
 
 use crate::config::RepoConfig;
 use crate::context::{Context, Place, Told, What};
@@ -62,7 +62,7 @@ pub struct Job<'a> {
     pub(crate) facts: Facts,
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) control: Control,
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// Runs one task to its end and gives its receipt.
@@ -149,10 +149,11 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
 /// Records an error. A change set that was harvested is not lost by it: it waits
 /// for another try. A context in which nothing has run goes at once.
 fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
-    let committed = job.dam.ledger.publication_of(&job.id)?.is_some_and(|publication| {
-        publication.state == cofferdam_ledger::PublicationState::Committed
-    });
-    if committed || !job.state.is_live() {
+    // An open publication is for recovery to judge: the target may have changed,
+    // and then there is only the way on.
+    let publication = job.dam.ledger.publication_of(&job.id)?;
+    let undecided = publication.is_some_and(|publication| publication.state.is_open());
+    if undecided || !job.state.is_live() {
         return Ok(());
     }
     let nothing_ran = matches!(job.state, State::Queued | State::Preparing)
@@ -242,8 +243,7 @@ fn admit<'a>(
     }
 
     let task_dir = dam.task_dir(&id);
-    std::fs::create_dir(task_dir.path()).at("make", task_dir.path())?;
-    let lock = hold(&task_dir)?;
+    let lock = claim(&task_dir)?;
     let facts = Facts {
         repo_dir: Some(place.top.clone()),
         target: Some(target),
@@ -286,7 +286,7 @@ fn admit<'a>(
         facts,
         reporter,
         control,
-        _lock: lock,
+        lock,
     };
     Ok((job, cwd))
 }
@@ -332,7 +332,7 @@ pub(crate) fn reopen<'a>(
         facts,
         reporter,
         control,
-        _lock: lock,
+        lock,
     })
 }
 
@@ -429,16 +429,39 @@ fn target(
     }
 }
 
-fn hold(dir: &TaskDir) -> Result<Lock, Error> {
-    try_hold(dir)?.ok_or_else(|| Error::Internal("the lock of a new task is held".into()))
+/// Makes a task's directory and takes its lock. A collection that comes in between
+/// takes the directory for one whose maker died; then it is made again.
+fn claim(dir: &TaskDir) -> Result<Lock, Error> {
+    loop {
+        match std::fs::create_dir(dir.path()) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(error).at("make", dir.path());
+            }
+            _ => {}
+        }
+        cofferdam_failpoint::hit("task:claim").at("lock", dir.path())?;
+        match Lock::try_exclusive(&dir.lock()) {
+            Ok(Some(lock)) => return describe(lock),
+            Ok(None) => std::thread::yield_now(),
+            Err(LockError::Open { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(lock_error(error)),
+        }
+    }
+}
+
+fn lock_error(error: LockError) -> Error {
+    Error::Internal(error.to_string())
 }
 
 fn try_hold(dir: &TaskDir) -> Result<Option<Lock>, Error> {
-    let failed = |error: cofferdam_tree::LockError| Error::Internal(error.to_string());
-    let Some(lock) = Lock::try_exclusive(&dir.lock()).map_err(failed)? else { return Ok(None) };
+    Lock::try_exclusive(&dir.lock()).map_err(lock_error)?.map(describe).transpose()
+}
+
+fn describe(lock: Lock) -> Result<Lock, Error> {
     let own = ProcessName::of(std::process::id()).at("read", "/proc")?;
-    lock.describe(&serde_json::to_string(&own).expect("a name serialises")).map_err(failed)?;
-    Ok(Some(lock))
+    lock.describe(&serde_json::to_string(&own).expect("a name serialises")).map_err(lock_error)?;
+    Ok(lock)
 }
 
 /// First arrow: layers, directories, private `.git`, the pin of the base.
@@ -459,6 +482,7 @@ fn prepare(job: &mut Job<'_>) -> Result<Context, Error> {
         owner: job.ids.switch.then_some((job.ids.uid, job.ids.gid)),
     };
     let reporter = job.reporter;
+    job.dam.pass_collection()?;
     let stack =
         maker.stack(&tree, None, &mut |done, all| reporter.report(Event::Layer { done, all }))?;
     let warm = stack.warm;
@@ -771,6 +795,13 @@ impl Job<'_> {
 
     pub(crate) fn stack(&self) -> Result<&LayerStack, Error> {
         Facts::need("layers", self.facts.stack.as_ref())
+    }
+
+    /// While the answer lives, each git that is started holds the task's lock too.
+    /// One that outlives us can still move a ref: nobody may judge on which side of
+    /// the commit point we died before it has ended.
+    pub(crate) fn with_git(&self) -> Result<std::os::fd::OwnedFd, Error> {
+        self.lock.lend().at("hold", self.lock.path())
     }
 
     pub(crate) fn interrupted(&self) -> bool {
