@@ -8,3 +8,4 @@ mod docs;
 mod isolation;
 mod line;
 mod support;
+mod trace;
