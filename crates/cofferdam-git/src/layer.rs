@@ -386,11 +386,24 @@ impl LayerMaker<'_> {
 }
 
 /// Blobs of the store, one after the other, through one process.
+///
+/// With conversions, the size that git announces is that of the blob and not of
+/// what follows. So each question has a second one behind it, for an object
+/// that nobody can name in advance: its answer is where the first one ends.
 struct BlobReader {
     talk: Conversation,
     out: BufReader<std::process::ChildStdout>,
-    filters: bool,
+    /// `\nNAME missing\n`, with conversions only.
+    end: Option<Vec<u8>>,
+    /// Read from git and not given out yet.
+    pending: Vec<u8>,
+    /// What is left of a blob, without conversions.
     left: u64,
+    done: bool,
+}
+
+fn blob_error(answer: impl ToString) -> GitError {
+    GitError::Unexpected { command: "cat-file --batch".into(), answer: answer.to_string() }
 }
 
 impl BlobReader {
@@ -406,53 +419,48 @@ impl BlobReader {
         }
         let mut talk = git.args(["-z"]).converse()?;
         let out = BufReader::new(talk.child.stdout.take().expect("piped"));
-        Ok(BlobReader { talk, out, filters: attributes.is_some(), left: 0 })
+        let end = match attributes {
+            Some(_) => {
+                let name = cofferdam_tree::random_name(32).map_err(blob_error)?;
+                Some(format!("\nend-{name} missing\n").into_bytes())
+            }
+            None => None,
+        };
+        Ok(BlobReader { talk, out, end, pending: Vec::new(), left: 0, done: true })
     }
 
     fn open(&mut self, oid: &Oid, path: &[u8]) -> Result<impl Read + '_, GitError> {
         let mut ask = oid.as_str().as_bytes().to_vec();
-        if self.filters {
+        if let Some(end) = &self.end {
             ask.push(b' ');
             ask.extend(path);
+            ask.push(0);
+            ask.extend(&end[1..end.len() - b" missing\n".len()]);
+            ask.extend(b" -");
         }
         ask.push(0);
-        let unexpected =
-            |answer: String| GitError::Unexpected { command: "cat-file --batch".into(), answer };
         let stdin = self.talk.child.stdin.as_mut().expect("piped");
-        stdin
-            .write_all(&ask)
-            .and_then(|()| stdin.flush())
-            .map_err(|error| unexpected(error.to_string()))?;
+        stdin.write_all(&ask).and_then(|()| stdin.flush()).map_err(blob_error)?;
         let mut header = String::new();
-        self.out.read_line(&mut header).map_err(|error| unexpected(error.to_string()))?;
+        self.out.read_line(&mut header).map_err(blob_error)?;
         let size = header.trim_end().rsplit(' ').next().and_then(|size| size.parse().ok());
         if !header.contains(" blob ") {
-            return Err(unexpected(header));
+            return Err(blob_error(header));
         }
-        self.left = size.ok_or_else(|| unexpected(header))?;
+        self.left = size.ok_or_else(|| blob_error(header))?;
+        self.done = false;
         Ok(Blob { reader: self })
     }
 
     /// Reads what is left of the blob that was opened last.
     fn close(&mut self) -> Result<(), GitError> {
-        let rest = self.left + 1;
-        self.left = 0;
-        let read = std::io::copy(&mut (&mut self.out).take(rest), &mut std::io::sink());
-        match read {
-            Ok(read) if read == rest => Ok(()),
-            _ => Err(GitError::Unexpected {
-                command: "cat-file --batch".into(),
-                answer: "cut off".into(),
-            }),
-        }
+        std::io::copy(&mut Blob { reader: self }, &mut std::io::sink()).map_err(blob_error)?;
+        Ok(())
     }
 
     fn read(&mut self, oid: &Oid, path: &[u8]) -> Result<Vec<u8>, GitError> {
         let mut bytes = Vec::new();
-        self.open(oid, path)?.read_to_end(&mut bytes).map_err(|error| GitError::Unexpected {
-            command: "cat-file --batch".into(),
-            answer: error.to_string(),
-        })?;
+        self.open(oid, path)?.read_to_end(&mut bytes).map_err(blob_error)?;
         self.close()?;
         Ok(bytes)
     }
@@ -460,6 +468,49 @@ impl BlobReader {
     fn end(self) -> Result<(), GitError> {
         drop(self.out);
         self.talk.end()
+    }
+
+    /// The next bytes of a blob of known size.
+    fn read_sized(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.left == 0 {
+            let mut newline = [0];
+            self.out.read_exact(&mut newline)?;
+            self.done = true;
+            return Ok(0);
+        }
+        let read = (&mut self.out).take(self.left).read(buffer)?;
+        if read == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        self.left -= read as u64;
+        Ok(read)
+    }
+
+    /// The next bytes of a blob that ends where `end` comes.
+    fn read_to_mark(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let end = self.end.as_deref().unwrap_or_default();
+        loop {
+            let found = self.pending.windows(end.len()).position(|bytes| bytes == end);
+            let sure = found.unwrap_or((self.pending.len() + 1).saturating_sub(end.len()));
+            if sure > 0 {
+                let count = sure.min(buffer.len());
+                buffer[..count].copy_from_slice(&self.pending[..count]);
+                self.pending.drain(..count);
+                return Ok(count);
+            }
+            if found.is_some() {
+                self.pending.clear();
+                self.done = true;
+                return Ok(0);
+            }
+            let more = self.out.fill_buf()?;
+            if more.is_empty() {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            let count = more.len();
+            self.pending.extend(more);
+            self.out.consume(count);
+        }
     }
 }
 
@@ -469,13 +520,13 @@ struct Blob<'a> {
 
 impl Read for Blob<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let left = self.reader.left;
-        let read = (&mut self.reader.out).take(left).read(buffer)?;
-        if read == 0 && left > 0 && !buffer.is_empty() {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        if self.reader.done || buffer.is_empty() {
+            Ok(0)
+        } else if self.reader.end.is_some() {
+            self.reader.read_to_mark(buffer)
+        } else {
+            self.reader.read_sized(buffer)
         }
-        self.reader.left -= read as u64;
-        Ok(read)
     }
 }
 

@@ -33,6 +33,7 @@ pub use layer::{LayerDraft, LayerError, LayerStore};
 pub use layer_meta::{LayerId, LayerKind, LayerMeta};
 pub use lock::{Lock, LockError, is_held};
 pub use path::BytePath;
+pub use random::name as random_name;
 pub use remove::{RemoveError, remove_tree};
 pub use stat::{FileStat, FileTime};
 pub use trash::{EmptyReport, Trash};

@@ -5,7 +5,10 @@ use std::io;
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
 /// `len` characters of `[a-z0-9]`, uniformly distributed.
-pub(crate) fn name(len: usize) -> io::Result<String> {
+///
+/// # Errors
+/// When the kernel has no random numbers.
+pub fn name(len: usize) -> io::Result<String> {
     let mut out = String::with_capacity(len);
     let mut pool = [0u8; 32];
     while out.len() < len {
