@@ -198,6 +198,13 @@ impl GitCommand {
         self
     }
 
+    /// Lets git read what another process prints.
+    #[must_use]
+    pub fn reading(mut self, from: impl Into<Stdio>) -> GitCommand {
+        self.command.stdin(from);
+        self
+    }
+
     /// Runs it and gives what it printed, whatever its exit code.
     ///
     /// # Errors

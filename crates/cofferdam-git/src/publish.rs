@@ -9,7 +9,7 @@
 //!
 //! Each system call that changes something stands between two failpoints.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
 use cofferdam_failpoint::hit;
@@ -32,16 +32,26 @@ pub fn move_objects(
     for known in have {
         wanted.push_str(&format!("^{known}\n"));
     }
-    let pack = store
+    // From the one to the other, without passing through our memory.
+    let mut packing = store
         .git()
         .args(["pack-objects", "--stdout", "--revs", "--quiet", "--delta-base-offset"])
-        .input(wanted)
-        .run()?;
-    repo.git()
+        .converse()?;
+    let pack = packing.child.stdout.take().expect("piped");
+    let mut stdin = packing.child.stdin.take().expect("piped");
+    // A git that does not want to read says why at its end.
+    let _ = stdin.write_all(wanted.as_bytes());
+    drop(stdin);
+    let done = repo
+        .git()
         .setting("pack.writeReverseIndex=false")
         .args(["index-pack", "--stdin", "--fsck-objects"])
-        .input(pack)
-        .run()?;
+        .reading(pack)
+        .finish()?;
+    packing.end()?;
+    if !done.status.success() {
+        return Err(done.failed());
+    }
     hit("publish:pack:written").at("write a pack in", &repo.objects)?;
     let dir = repo.objects.join("pack");
     fsync_dir(&dir).at("sync", &dir)?;
