@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_git::gitdir::{self, TaskGit};
-use cofferdam_git::harvest::{CommitText, Rules, collect};
+use cofferdam_git::harvest::{CommitText, Refusal, Rules, collect};
 use cofferdam_git::layer::{LayerMaker, LayerStack};
 use cofferdam_git::remote::RemoteBranch;
 use cofferdam_git::{
@@ -750,8 +750,9 @@ fn harvest(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
     );
     let ended = changes.end();
     let collected = match (collected, ended) {
-        // What the helper itself says explains a cut-off stream.
-        (Err(_), Err(helper)) => return Err(helper),
+        // What the helper itself says explains a cut-off stream. Any other error is
+        // why it found nobody who listens.
+        (Err(GitError::Refused(Refusal::Helper(_))), Err(helper)) => return Err(helper),
         (collected, ended) => {
             let collected = collected?;
             ended?;
