@@ -6,7 +6,9 @@
 //! file without a carriage return needs none, whatever its attributes say about
 //! line endings.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use super::frame::Frame;
@@ -106,6 +108,14 @@ pub fn collect(
                 String::from_utf8_lossy(&what)
             )),
             Frame::Delete { path } | Frame::Clear { path } => edits.push(Edit::Delete(path)),
+            // A directory that was made again takes its submodules with it, unless
+            // they were made again as well.
+            Frame::Submodule { path } => {
+                if edits.iter().any(|edit| edit.deletes(&path)) {
+                    let blob = blobs.in_base(&path)?;
+                    edits.push(Edit::Put { path, mode: 0o160_000, blob });
+                }
+            }
             Frame::Symlink { path, target, same } => {
                 if !same && !names::stays_inside(&path, &target) {
                     let target = cofferdam_tree::BytePath::from(target.as_slice());
@@ -165,6 +175,15 @@ enum Edit {
     Put { path: Vec<u8>, mode: u32, blob: Oid },
 }
 
+impl Edit {
+    /// Whether it takes away what the base has at `path`.
+    fn deletes(&self, path: &[u8]) -> bool {
+        let Edit::Delete(deleted) = self else { return false };
+        path.strip_prefix(deleted.as_slice())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    }
+}
+
 struct Blobs<'a> {
     store: &'a Store,
     config: &'a PersonConfig,
@@ -194,7 +213,7 @@ impl Blobs<'_> {
             return self.importer()?.blob(content, size);
         }
         let of_path = self.attributes(path)?;
-        if let Some(filter) = of_path.filter.filter(|name| self.config.has_filter(name)) {
+        if let Some(filter) = of_path.filter.as_ref().filter(|name| self.config.has_filter(name)) {
             let why =
                 format!("would have to pass through the filter `{filter}`, which runs outside");
             return Err(Refusal::path(path, why).into());
@@ -204,29 +223,66 @@ impl Blobs<'_> {
         if !of_path.always && !line_endings {
             return self.importer()?.blob(content, size);
         }
+        // git leaves the line endings of a file alone that is in the repository with
+        // CRLF already, where it has to guess whether it is text.
+        let guessed = line_endings && of_path.text != Text::Yes;
         if size > LOOK_AT_MOST {
-            return self.hash_object(path, content);
+            let keeps_crlf = guessed && self.base_has_crlf(path)?;
+            return self.converted(path, &of_path, keeps_crlf, content, size);
         }
         let mut bytes = Vec::new();
         content.read_to_end(&mut bytes).map_err(|error| Refusal::Helper(error.to_string()))?;
         let has_cr = bytes.contains(&b'\r');
-        let keeps_crlf = has_cr && of_path.text != Text::Yes && self.base_has_crlf(path)?;
-        if of_path.always || (has_cr && !keeps_crlf) {
-            self.hash_object(path, &mut bytes.as_slice())
+        let keeps_crlf = has_cr && guessed && self.base_has_crlf(path)?;
+        let as_it_is = !of_path.always && !has_cr;
+        let (content, size) = (&mut bytes.as_slice(), bytes.len() as u64);
+        if as_it_is {
+            self.importer()?.blob(content, size)
         } else {
-            self.importer()?.blob(&mut bytes.as_slice(), bytes.len() as u64)
+            self.converted(path, &of_path, keeps_crlf, content, size)
         }
     }
 
-    /// Where git guesses whether a file is text, it leaves one alone that is in
-    /// the repository with CRLF already (`has_crlf_in_index` in convert.c).
+    fn converted(
+        &mut self,
+        path: &[u8],
+        of_path: &OfPath,
+        keeps_crlf: bool,
+        content: &mut impl Read,
+        size: u64,
+    ) -> Result<Oid, GitError> {
+        match (keeps_crlf, of_path.always) {
+            (true, false) => self.importer()?.blob(content, size),
+            // `hash-object` can't be told to do the one and not the other.
+            (true, true) => Err(Refusal::path(
+                path,
+                "is in the repository with CRLF and under `ident` or `working-tree-encoding`",
+            )
+            .into()),
+            (false, _) => self.hash_object(path, content),
+        }
+    }
+
+    /// `has_crlf_in_index` in git's convert.c.
     fn base_has_crlf(&self, path: &[u8]) -> Result<bool, GitError> {
+        let mut talk =
+            self.store.git().args(["cat-file", "blob"]).args([self.spec(path)]).converse()?;
+        let mut stats = TextStats::default();
+        let copied = std::io::copy(&mut talk.child.stdout.take().expect("piped"), &mut stats);
+        // Not in the base is no error.
+        Ok(talk.end().is_ok() && copied.is_ok() && stats.is_text_with_crlf())
+    }
+
+    /// The object at a path of the base.
+    fn in_base(&self, path: &[u8]) -> Result<Oid, GitError> {
+        self.store.git().args(["rev-parse", "--verify"]).args([self.spec(path)]).oid()
+    }
+
+    fn spec(&self, path: &[u8]) -> OsString {
         let mut spec = self.base_tree.as_str().as_bytes().to_vec();
         spec.push(b':');
         spec.extend(path);
-        let spec: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&spec);
-        let done = self.store.git().args(["cat-file", "blob"]).args([spec]).finish()?;
-        Ok(done.status.success() && done.stdout.windows(2).any(|pair| pair == b"\r\n"))
+        OsString::from_vec(spec)
     }
 
     fn hash_object(&self, path: &[u8], content: &mut impl Read) -> Result<Oid, GitError> {
@@ -265,6 +321,58 @@ impl Blobs<'_> {
         }
         self.importer()?;
         self.importer.take().expect("just started").commit(reference, base, text, edits)
+    }
+}
+
+/// git's guess whether bytes are text (`gather_stats` in convert.c).
+#[derive(Debug, Default)]
+struct TextStats {
+    after_cr: bool,
+    last: u8,
+    crlf: u64,
+    lone_cr: u64,
+    nul: u64,
+    printable: u64,
+    nonprintable: u64,
+}
+
+impl Write for TextStats {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        for byte in bytes {
+            match (self.after_cr, byte) {
+                (true, b'\n') => self.crlf += 1,
+                (true, _) => self.lone_cr += 1,
+                _ => {}
+            }
+            self.after_cr = *byte == b'\r';
+            match byte {
+                b'\r' | b'\n' => {}
+                0 => {
+                    self.nul += 1;
+                    self.nonprintable += 1;
+                }
+                0x08 | b'\t' | 0x0c | 0x1b => self.printable += 1,
+                1..32 | 127 => self.nonprintable += 1,
+                _ => self.printable += 1,
+            }
+            self.last = *byte;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TextStats {
+    fn is_text_with_crlf(&self) -> bool {
+        let lone_cr = self.lone_cr + u64::from(self.after_cr);
+        let end_of_file = u64::from(self.last == 0x1a);
+        let binary = lone_cr > 0
+            || self.nul > 0
+            || (self.printable >> 7) < self.nonprintable.saturating_sub(end_of_file);
+        self.crlf > 0 && !binary
     }
 }
 
@@ -318,6 +426,8 @@ impl AttributeReader {
             let value = String::from_utf8_lossy(&fields[2]).into_owned();
             match (name, value.as_str()) {
                 (_, "unspecified") => {}
+                // The old name counts where the new one says nothing.
+                ("crlf", _) if of_path.text != Text::Unset => {}
                 ("text" | "crlf", "set" | "input") => of_path.text = Text::Yes,
                 ("text" | "crlf", "unset") => of_path.text = Text::No,
                 ("text" | "crlf", "auto") => of_path.text = Text::Auto,
@@ -472,6 +582,23 @@ mod tests {
         let mut out = Vec::new();
         quote(b"a \"b\"\n\xff\\", &mut out);
         assert_eq!(out, b"\"a \\\"b\\\"\\012\\377\\\\\"");
+    }
+
+    #[test]
+    fn text_is_told_from_binary_as_git_does() {
+        let of = |bytes: &[u8]| {
+            let mut stats = TextStats::default();
+            bytes.chunks(3).for_each(|chunk| stats.write_all(chunk).expect("counts"));
+            stats.is_text_with_crlf()
+        };
+        assert!(of(b"a\r\nb\r\n"));
+        assert!(of(b"a\r\n\x1a"));
+        assert!(!of(b"a\nb\n"));
+        assert!(!of(b"a\r\nb\r"));
+        assert!(!of(b"a\rb\r\n"));
+        assert!(!of(b"a\0\r\n"));
+        assert!(!of(b"a\x01\r\n"));
+        assert!(of(&[b"\x01\r\n".as_slice(), &[b'x'; 128]].concat()));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(super) enum Frame {
     File { path: Vec<u8>, executable: bool, size: u64, attributes: bool },
     /// A symbolic link; `same` says that the base has the very same one.
     Symlink { path: Vec<u8>, target: Vec<u8>, same: bool },
+    /// The directory of a submodule is there.
+    Submodule { path: Vec<u8> },
     /// Something that can't land.
     Refused { path: Vec<u8>, why: Vec<u8> },
     /// Something that was left out, worth a word.
@@ -76,6 +78,10 @@ impl Frame {
                 put(out, target)?;
                 out.write_all(&[u8::from(*same)])
             }
+            Frame::Submodule { path } => {
+                out.write_all(b"S")?;
+                put(out, path)
+            }
             Frame::Refused { path, why } => {
                 out.write_all(b"R")?;
                 put(out, path)?;
@@ -108,6 +114,7 @@ impl Frame {
                 Frame::File { path, executable, size: u64::from_be_bytes(size), attributes }
             }
             b'L' => Frame::Symlink { path: get(input)?, target: get(input)?, same: flag(input)? },
+            b'S' => Frame::Submodule { path: get(input)? },
             b'R' => Frame::Refused { path: get(input)?, why: get(input)? },
             b'O' => Frame::LeftOut { path: get(input)?, what: get(input)? },
             b'X' => Frame::Broken { why: get(input)? },
@@ -129,6 +136,7 @@ mod tests {
             Frame::Clear { path: path.clone() },
             Frame::File { path: path.clone(), executable: true, size: 1 << 40, attributes: false },
             Frame::Symlink { path: path.clone(), target: text.clone(), same: true },
+            Frame::Submodule { path: path.clone() },
             Frame::Refused { path: path.clone(), why: text.clone() },
             Frame::LeftOut { path, what: text.clone() },
             Frame::Broken { why: text },

@@ -15,6 +15,8 @@ use super::names;
 const IGNORE_FILE: &[u8] = b".gitignore";
 /// As git: a longer ignore file is not read.
 const IGNORE_FILE_MOST: u64 = 100 << 20;
+/// The kernel's PATH_MAX without its NUL: no git can check out more.
+const LONGEST_PATH: usize = 4095;
 
 /// What decides about what is taken.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
@@ -38,8 +40,15 @@ struct Scan<'a, W> {
     out: W,
     ignore: gix_ignore::Search,
     /// Directories whose ignore file is in `ignore`, innermost last.
-    inside: Vec<Vec<u8>>,
+    inside: Vec<Inside>,
     own_lists: usize,
+}
+
+struct Inside {
+    path: Vec<u8>,
+    /// Ignored itself: it is walked for what is tracked in it, and no pattern can
+    /// take anything else back in.
+    ignored: bool,
 }
 
 enum ScanError {
@@ -75,7 +84,7 @@ pub fn scan(
     let mut ignore = gix_ignore::Search::default();
     ignore.add_patterns_buffer(&rules.excludes, "exclude", None, parse())?;
     let mut scan = Scan { rules, merged, lower, out, ignore, inside: Vec::new(), own_lists: 1 };
-    scan.enter(b"")?;
+    scan.enter(b"", false)?;
     let result = Walker::new(upper, caps).walk::<ScanError>(&mut |entry| scan.visit(entry));
     let last = match result {
         Ok(_) => Frame::End,
@@ -103,7 +112,19 @@ impl<W: Write> Scan<'_, W> {
         }
         let is_dir = matches!(entry.found, Found::Dir { .. });
         self.leave(path);
-        if below.is_none() && self.is_ignored(path, is_dir) {
+        let special = matches!(entry.found, Found::Fifo | Found::Socket | Found::Device { .. });
+        // As git's index has it: a path is tracked as what it was.
+        let tracked = below.is_some_and(|kind| (kind == FileType::Directory) == is_dir);
+        let ignored =
+            self.inside.last().is_some_and(|dir| dir.ignored) || self.is_ignored(path, is_dir);
+        if ignored && !tracked && !(special && below.is_some()) {
+            if below.is_some() {
+                Frame::Clear { path: path.to_vec() }.write(&mut self.out)?;
+            }
+            return Ok(Visit::Skip);
+        }
+        if path.len() > LONGEST_PATH {
+            self.refuse(path, "is a path longer than 4095 bytes")?;
             return Ok(Visit::Skip);
         }
         let symlink = matches!(entry.found, Found::Symlink { .. });
@@ -116,7 +137,10 @@ impl<W: Write> Scan<'_, W> {
                 if *opaque || below.is_some_and(|kind| kind != FileType::Directory) {
                     Frame::Clear { path: path.to_vec() }.write(&mut self.out)?;
                 }
-                self.enter(path)?;
+                if below == Some(FileType::Directory) && self.is_empty_in_lower(path)? {
+                    Frame::Submodule { path: path.to_vec() }.write(&mut self.out)?;
+                }
+                self.enter(path, ignored)?;
                 return Ok(Visit::Descend);
             }
             Found::File { executable, size } | Found::HardLink { executable, size, .. } => {
@@ -189,15 +213,30 @@ impl<W: Write> Scan<'_, W> {
                 rustix::io::Errno::NOENT
                 | rustix::io::Errno::NOTDIR
                 | rustix::io::Errno::LOOP
+                | rustix::io::Errno::NAMETOOLONG
                 | rustix::io::Errno::XDEV,
             ) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
+    /// A tree has no empty directories: one in the lower layers is a submodule.
+    fn is_empty_in_lower(&self, path: &[u8]) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let dir = openat2(&self.lower, path, flags, Mode::empty(), resolve)?;
+        for entry in rustix::fs::Dir::new(dir)? {
+            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Forgets ignore files of directories that `path` is not in.
     fn leave(&mut self, path: &[u8]) {
         while let Some(dir) = self.inside.last() {
+            let dir = dir.path.as_slice();
             let within = path.starts_with(dir) && path.get(dir.len()) == Some(&b'/');
             if dir.is_empty() || within {
                 break;
@@ -208,7 +247,7 @@ impl<W: Write> Scan<'_, W> {
     }
 
     /// Takes in the ignore file of a directory, as the task sees it.
-    fn enter(&mut self, dir: &[u8]) -> io::Result<()> {
+    fn enter(&mut self, dir: &[u8], ignored: bool) -> io::Result<()> {
         let mut file = dir.to_vec();
         if !dir.is_empty() {
             file.push(b'/');
@@ -217,7 +256,7 @@ impl<W: Write> Scan<'_, W> {
         let bytes = read_plain_file(&self.merged, &file)?;
         let source = Path::new(std::ffi::OsStr::from_bytes(&file)).to_owned();
         self.ignore.add_patterns_buffer(&bytes, source, Some(Path::new("")), parse())?;
-        self.inside.push(dir.to_vec());
+        self.inside.push(Inside { path: dir.to_vec(), ignored });
         Ok(())
     }
 
