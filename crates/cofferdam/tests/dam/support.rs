@@ -1,6 +1,6 @@
 //! A repository, a state directory and a home of its own for each test.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -29,6 +29,7 @@ pub struct World {
     dir: TempDir,
     /// The person's repository, with one commit on `main`.
     pub repo: PathBuf,
+    path: OsString,
 }
 
 impl World {
@@ -56,11 +57,20 @@ impl World {
         let repo = dir.path().join("repo");
         std::fs::create_dir(&repo).expect("repo");
         std::fs::create_dir(dir.path().join("home")).expect("home");
-        let world = World { dir, repo };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let world = World { dir, repo, path };
         world.git(["init", "--quiet", "--initial-branch=main"]);
         world.git(["config", "user.name", "Ann"]);
         world.git(["config", "user.email", "ann@example.com"]);
         world
+    }
+
+    /// Puts these directories before the others of `PATH`, for all that follows.
+    pub fn prefer(&mut self, dirs: &str) {
+        let mut path = OsString::from(dirs);
+        path.push(":");
+        path.push(&self.path);
+        self.path = path;
     }
 
     /// The directory that holds everything.
@@ -107,7 +117,7 @@ impl World {
         command
             .current_dir(&self.repo)
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("PATH", &self.path)
             .env("HOME", self.home())
             .env("COFFERDAM_STATE", self.state())
             .env("GIT_CONFIG_NOSYSTEM", "1")
@@ -138,6 +148,34 @@ impl World {
         let output = self.command("git").args(args).output().expect("git");
         assert!(output.status.success(), "git: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    /// Runs a shell script in a directory; it must succeed. Gives what it printed,
+    /// trimmed.
+    #[track_caller]
+    pub fn sh_in(&self, dir: &Path, script: &str) -> String {
+        let output = self.command("sh").current_dir(dir).args(["-ec", script]).output();
+        let output = output.expect("sh");
+        assert!(
+            output.status.success(),
+            "{script}\n{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    }
+
+    /// Runs a shell script in the repository; it must succeed.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> String {
+        self.sh_in(&self.repo, script)
+    }
+
+    /// Commits everything that is in the repository.
+    #[track_caller]
+    pub fn commit(&self, message: &str) {
+        self.git(["add", "--all"]);
+        self.git(["commit", "--quiet", "--allow-empty", "--message", message]);
     }
 
     /// The subjects of a branch, newest first.
