@@ -319,6 +319,15 @@ impl Context {
         }
     }
 
+    /// Whether the upper holds nothing but the private `.git`: then nothing has
+    /// changed, whatever the layers hold, for a deletion leaves an entry too. An
+    /// upper that can't be listed may hold anything.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        let Ok(mut entries) = std::fs::read_dir(self.upper()) else { return false };
+        entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == ".git"))
+    }
+
     /// What the task wrote as its commit message, if it did: a regular file of at
     /// most 64 KiB.
     #[must_use]

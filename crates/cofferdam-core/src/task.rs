@@ -719,6 +719,11 @@ fn harvest(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
         job.end(State::Empty, "the task was read-only")?;
         return Ok(false);
     }
+    if context.is_untouched() {
+        job.took("harvested", begun);
+        job.end(State::Empty, "nothing changed")?;
+        return Ok(false);
+    }
     let carried = job
         .request
         .carry
