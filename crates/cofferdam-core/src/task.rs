@@ -14,7 +14,9 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Child, ChildStdout};
+use std::sync::Mutex;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
 use cofferdam_git::gitdir::{self, TaskGit};
@@ -40,6 +42,9 @@ use crate::request::{Into, Request};
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
 use crate::{Dam, Error, TaskDir, boundary, land, settle};
+
+/// How long a command runs before the checkout is looked at beside it.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
 
 /// Caps of a harvest.
 const MOST_ENTRIES: u64 = 2_000_000;
@@ -649,22 +654,24 @@ fn run_command(job: &mut Job<'_>, context: &Context, cwd: &Path) -> Result<bool,
 }
 
 /// Runs `run` and meanwhile looks what of the checkout the task does not see. On
-/// a large repository that takes longer than many a task: it ends with `run`.
+/// a large repository that takes longer than many a task: it ends with `run`, and
+/// is not begun for one that is over at once.
 fn beside_a_look<T>(job: &Job<'_>, run: impl FnOnce() -> T) -> T {
-    let look = || {
-        job.repo.worktree.as_ref().filter(|_| !job.request.carry_dirty)?;
-        let git = job.repo.git().args(["status", "--porcelain", "-z", "--ignore-submodules"]);
-        git.converse().ok().map(|talk| talk.child)
-    };
-    let Some(mut child) = look() else { return run() };
-    let out = child.stdout.take();
-    let given_up = AtomicBool::new(false);
-    let (given_up, reporter) = (&given_up, job.reporter);
+    if job.repo.worktree.is_none() || job.request.carry_dirty {
+        return run();
+    }
+    let (repo, reporter) = (&job.repo, job.reporter);
+    let look = &Mutex::new(Look::default());
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
+            if is_over.recv_timeout(LOOK_AFTER) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let Some(mut out) = begin_look(repo, look) else { return };
             let mut listed = Vec::new();
-            let read = out.map(|mut out| out.read_to_end(&mut listed));
-            if !matches!(read, Some(Ok(_))) || given_up.load(Ordering::Relaxed) {
+            let read = out.read_to_end(&mut listed);
+            if read.is_err() || look.lock().expect("look").over {
                 return;
             }
             let entries = || listed.split(|byte| *byte == 0).filter(|entry| entry.len() > 3);
@@ -675,11 +682,32 @@ fn beside_a_look<T>(job: &Job<'_>, run: impl FnOnce() -> T) -> T {
             }
         });
         let done = run();
-        given_up.store(true, Ordering::Relaxed);
-        let _ = child.kill();
-        let _ = child.wait();
+        let mut look = look.lock().expect("look");
+        look.over = true;
+        if let Some(child) = &mut look.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        drop(over);
         done
     })
+}
+
+/// What the two threads of [`beside_a_look`] share.
+#[derive(Default)]
+struct Look {
+    over: bool,
+    child: Option<Child>,
+}
+
+fn begin_look(repo: &Repository, look: &Mutex<Look>) -> Option<ChildStdout> {
+    let mut look = look.lock().expect("look");
+    if look.over {
+        return None;
+    }
+    let git = repo.git().args(["status", "--porcelain", "-z", "--ignore-submodules"]);
+    let child = look.child.insert(git.converse().ok()?.child);
+    child.stdout.take()
 }
 
 /// Whether the caller's directory exists in the base.
