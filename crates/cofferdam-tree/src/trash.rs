@@ -18,7 +18,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest pause between two buffers of names.
+/// How long to work between two pauses, at least.
+const SLICE: Duration = Duration::from_millis(2);
+/// Longest pause.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A directory that things are moved into before they are deleted.
@@ -109,8 +111,11 @@ impl Trash {
         let mut since = Instant::now();
         for name in names {
             let removal = remove_while(dir.as_fd(), &name, &mut || {
-                std::thread::sleep(since.elapsed().min(PAUSE));
-                since = Instant::now();
+                let worked = since.elapsed();
+                if in_time() && worked >= SLICE {
+                    std::thread::sleep(worked.min(PAUSE));
+                    since = Instant::now();
+                }
                 in_time()
             });
             match removal {
