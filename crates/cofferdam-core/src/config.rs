@@ -33,18 +33,8 @@ impl RepoConfig {
     /// # Errors
     /// [`Error::Config`] that names the key, [`Error::Git`].
     pub fn at(store: &Store, commit: &CommitId) -> Result<RepoConfig, Error> {
-        let spec = format!("{commit}:{FILE}");
-        let done = store.git().args(["cat-file", "blob", &spec]).finish()?;
-        if !done.status.success() {
-            // 128 is all that git says to a missing path and to a broken object.
-            return if store.has(&spec)? {
-                Err(done.failed().into())
-            } else {
-                Ok(RepoConfig::default())
-            };
-        }
-        let text = String::from_utf8_lossy(&done.stdout);
-        RepoConfig::parse(&text)
+        let Some(bytes) = store.top_file(commit, FILE)? else { return Ok(RepoConfig::default()) };
+        RepoConfig::parse(&String::from_utf8_lossy(&bytes))
             .map_err(|message| Error::Config { at: commit.0.short().to_owned(), message })
     }
 

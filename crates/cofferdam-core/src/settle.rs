@@ -36,6 +36,10 @@ pub const FAILED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long records, logs and receipts are kept.
 pub const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
+/// How long a command may delete by itself: a small context takes less than
+/// starting a process for it.
+const AT_ONCE: Duration = Duration::from_millis(10);
+
 /// The parts of a task's directory that are its context.
 const CONTEXT: &[&str] = &["upper", "work", "home", "tmp", "out", "checks", "merge", "ns"];
 
@@ -61,12 +65,11 @@ pub fn housekeeping(dam: &mut Dam) -> Result<Vec<String>, Error> {
 pub(crate) fn after(job: &mut Job<'_>, task: &Task) -> Result<(), Error> {
     if matches!(task.state, State::Landed | State::Empty) && !job.request.keep {
         remove(job)?;
-        sweep_later(job.dam)?;
     }
     Ok(())
 }
 
-/// Removes the context of a job whose lock is held.
+/// Removes the context of a job whose lock is held, and empties the trash.
 pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
     // Its supervisor may have died between the last step and the receipt.
     if !job.dir.receipt().exists() {
@@ -81,8 +84,13 @@ pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
             _ => {}
         }
     }
-    if job.pinned().is_some() && !matches!(job.target(), crate::target::TargetRef::Remote(_)) {
-        publish::pin(&job.repo, job.id.as_str(), None)?;
+    let is_pinned =
+        job.pinned().is_some() && !matches!(job.target(), crate::target::TargetRef::Remote(_));
+    let unpin = is_pinned.then(|| publish::unpin(&job.repo, job.id.as_str())).transpose()?;
+    // Meanwhile.
+    sweep(job.dam);
+    if let Some(unpin) = unpin {
+        publish::unpinned(&job.repo, unpin)?;
     }
     if job.facts.change.is_some() || job.request.carry_dirty {
         forget_refs(job)?;
@@ -119,7 +127,6 @@ pub fn drop_task(dam: &mut Dam, name: &str) -> Result<Task, Error> {
         Err(Error::Git(_)) => remove_without_repository(dam, &task)?,
         Err(error) => return Err(error),
     }
-    sweep_later(dam)?;
     dam.ledger.task(&task.id)?.ok_or_else(|| Error::NoSuchTask(task.id.to_string()))
 }
 
@@ -133,6 +140,7 @@ fn remove_without_repository(dam: &mut Dam, task: &Task) -> Result<(), Error> {
             _ => {}
         }
     }
+    sweep(dam);
     dam.ledger.settle(&task.id)?;
     Ok(())
 }
@@ -394,9 +402,13 @@ fn unused_layers(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
     Ok(())
 }
 
-/// Starts a process that empties the trash in its own time.
-fn sweep_later(dam: &Dam) -> Result<(), Error> {
+/// Empties a trash that holds next to nothing; starts a process that does so in
+/// its own time when there is more.
+fn sweep(dam: &Dam) {
     use std::os::unix::process::CommandExt;
+    if dam.trash.empty(AT_ONCE).is_ok_and(|emptied| emptied.left == 0) {
+        return;
+    }
     let spawned = std::process::Command::new("/proc/self/exe")
         .arg0("dam-sweep")
         .arg(ARGUMENT)
@@ -410,7 +422,6 @@ fn sweep_later(dam: &Dam) -> Result<(), Error> {
         .spawn();
     // It goes the next time otherwise.
     drop(spawned);
-    Ok(())
 }
 
 /// Is the process that empties the trash; never returns.

@@ -24,7 +24,7 @@ use cofferdam_git::harvest::{CommitText, Refusal, Rules, collect};
 use cofferdam_git::layer::{LayerMaker, LayerStack};
 use cofferdam_git::remote::RemoteBranch;
 use cofferdam_git::{
-    CommitId, GitError, PersonConfig, Repository, Store, VersionQuery, merge, publish,
+    CommitId, GitError, PersonConfig, Repository, Started, Store, VersionQuery, merge, publish,
 };
 use cofferdam_ledger::{Change, Durability, NewTask, State, Task, TaskId, TaskName};
 use cofferdam_sandbox::process::{ProcessName, boot_id};
@@ -84,14 +84,14 @@ pub fn run(
 ) -> Result<Receipt, Error> {
     boundary::of_level(request.level)?;
     settle::housekeeping(dam)?;
-    let (mut job, cwd) = admit(dam, dir, request, control, reporter)?;
-    let done = line(&mut job, &cwd);
+    let (mut job, cwd, refs) = admit(dam, dir, request, control, reporter)?;
+    let done = line(&mut job, &cwd, refs);
     finish(job, done)
 }
 
 /// The arrows.
-fn line(job: &mut Job<'_>, cwd: &Path) -> Result<(), Error> {
-    let context = prepare(job)?;
+fn line(job: &mut Job<'_>, cwd: &Path, refs: Started) -> Result<(), Error> {
+    let context = prepare(job, refs)?;
     if !run_command(job, &context, cwd)? {
         return Ok(());
     }
@@ -179,16 +179,17 @@ fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
 }
 
 /// Admission: the request is understood, the target known, the name reserved.
+/// Gives the job, the working directory, and the refs being listed meanwhile.
 fn admit<'a>(
     dam: &'a mut Dam,
     dir: &Path,
     mut request: Request,
     control: Control,
     reporter: &'a dyn Reporter,
-) -> Result<(Job<'a>, PathBuf), Error> {
+) -> Result<(Job<'a>, PathBuf, Started), Error> {
     let version = VersionQuery::start()?;
     let mut found = Repository::discover(dir, request.base.as_deref())?;
-    let config = PersonConfig::read(&found.repo)?;
+    let config = std::mem::take(&mut found.config);
     version.finish()?;
     if config.identity().is_none() {
         return Err(Error::usage(
@@ -196,6 +197,7 @@ fn admit<'a>(
             "`git config --global user.name NAME` and `git config --global user.email ADDRESS`",
         ));
     }
+    let refs = gitdir::list_refs(&found.repo)?;
     let store = dam.store(&found.repo, &config)?;
     let at_tip = RepoConfig::at(&store, &found.commit)?;
     if request.into == Into::Current
@@ -218,7 +220,12 @@ fn admit<'a>(
     let target = target(&request, &found, &config, &name)?;
     if request.base.is_none() {
         // The base is the target's tip, which need not be what is checked out.
-        let tip = target.open(&found.repo, &store).fingerprint()?;
+        let tip = match &target {
+            TargetRef::Branch { name } if found.branch.as_ref() == Some(name) => {
+                Some(found.commit.clone())
+            }
+            _ => target.open(&found.repo, &store).fingerprint()?,
+        };
         match (&target, tip) {
             (TargetRef::NewBranch { .. }, Some(_)) => {
                 return Err(Error::usage(
@@ -293,7 +300,7 @@ fn admit<'a>(
         control,
         lock,
     };
-    Ok((job, cwd))
+    Ok((job, cwd, refs))
 }
 
 /// A job for a task that exists; its lock must be free.
@@ -470,16 +477,17 @@ fn describe(lock: Lock) -> Result<Lock, Error> {
 }
 
 /// First arrow: layers, directories, private `.git`, the pin of the base.
-fn prepare(job: &mut Job<'_>) -> Result<Context, Error> {
+fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
     let begun = Instant::now();
     job.advance(State::Preparing, None)?;
     if job.request.carry_dirty {
         carry_dirty(job)?;
     }
     let pinned = Facts::need("base", job.facts.pinned.as_ref())?.clone();
-    if !matches!(job.target(), TargetRef::Remote(_)) {
-        publish::pin(&job.repo, job.id.as_str(), Some(&pinned))?;
-    }
+    let pin = match job.target() {
+        TargetRef::Remote(_) => None,
+        _ => Some(publish::pin(&job.repo, job.id.as_str(), &pinned)?),
+    };
     let tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
     let maker = LayerMaker {
         store: &job.store,
@@ -495,7 +503,7 @@ fn prepare(job: &mut Job<'_>) -> Result<Context, Error> {
     let context =
         Context::create(job.dam, job.dir.path().to_owned(), stack.clone(), job.ids, read_only)?;
     job.facts.stack = Some(stack);
-    let refs = gitdir::refs(&job.repo)?;
+    let refs = gitdir::listed_refs(refs)?;
     context.write_git(&TaskGit {
         repo: &job.repo,
         config: &job.config,
@@ -512,6 +520,9 @@ fn prepare(job: &mut Job<'_>) -> Result<Context, Error> {
     }
     for path in &job.request.carry {
         context.carry(&job.place.top, path)?;
+    }
+    if let Some(pin) = pin {
+        publish::pinned(&job.repo, pin)?;
     }
     job.took("prepared", begun);
     job.reporter.report(Event::Started {

@@ -14,6 +14,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 
 use crate::{GitError, Oid};
 
@@ -65,6 +66,9 @@ const SETTINGS: &[&str] = &[
     "advice.detachedHead=false",
 ];
 
+/// What an empty pipe takes without a reader, on every kernel and page size.
+const PIPE_HOLDS: usize = 4096;
+
 /// One call of git, being put together.
 #[derive(Debug)]
 pub struct GitCommand {
@@ -73,9 +77,26 @@ pub struct GitCommand {
     input: Option<Vec<u8>>,
 }
 
+/// Where git is. Found once: with a full path the child is started without a
+/// copy of our memory, and tries no directory in vain.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .filter(|dir| dir.is_absolute())
+            .map(|dir| dir.join("git"))
+            .find(|file| {
+                file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
+            })
+            // Whoever starts it will say that it is missing.
+            .unwrap_or_else(|| "git".into())
+    })
+}
+
 impl GitCommand {
-    fn new() -> GitCommand {
-        let mut command = Command::new("git");
+    fn new(program: &Path) -> GitCommand {
+        let mut command = Command::new(program);
         // Of its own group: a terminal's Ctrl-C is for us, who let git finish.
         command.env_clear().stdin(Stdio::null()).process_group(0);
         if let Some(path) = std::env::var_os("PATH") {
@@ -99,7 +120,7 @@ impl GitCommand {
     /// A call on a repository of ours, with no configuration but its own.
     #[must_use]
     pub fn ours(git_dir: &Path) -> GitCommand {
-        let mut git = GitCommand::new();
+        let mut git = GitCommand::new(program());
         git.command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
         git.command.env("HOME", "/nonexistent");
         git.command.env("GIT_DIR", git_dir);
@@ -117,7 +138,8 @@ impl GitCommand {
     /// A call that looks for the repository from its working directory upwards.
     #[must_use]
     pub fn discovering(owner: Option<&RunAs>) -> GitCommand {
-        let mut git = GitCommand::new();
+        // The owner need not be able to run what root finds first.
+        let mut git = GitCommand::new(if owner.is_some() { Path::new("git") } else { program() });
         let passed: &[&str] = match owner {
             Some(owner) => {
                 git.command.uid(owner.uid).gid(owner.gid).env("HOME", &owner.home);
@@ -205,33 +227,32 @@ impl GitCommand {
         self
     }
 
-    /// Runs it and gives what it printed, whatever its exit code.
+    /// Starts it, to be waited for later.
     ///
     /// # Errors
     /// [`GitError::NotStarted`].
-    pub fn finish(mut self) -> Result<Finished, GitError> {
+    pub fn start(mut self) -> Result<Started, GitError> {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
         if self.input.is_some() {
             self.command.stdin(Stdio::piped());
         }
         let mut child = self.command.spawn().map_err(GitError::NotStarted)?;
-        let stdin = child.stdin.take();
-        let input = self.input.take();
-        // Fed from a thread of its own: git may print before it has read all.
-        let output = std::thread::scope(|scope| {
-            if let (Some(mut stdin), Some(input)) = (stdin, input) {
-                // A git that does not want to read on says why itself.
-                scope.spawn(move || drop(stdin.write_all(&input)));
-            }
-            child.wait_with_output()
-        })
-        .map_err(GitError::NotStarted)?;
-        Ok(Finished {
-            command: self.shown,
-            status: output.status,
-            stdout: output.stdout,
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
+        let mut input = self.input.take();
+        // Nobody has to wait for what fits into a pipe.
+        if let Some(small) = input.take_if(|input| input.len() <= PIPE_HOLDS)
+            && let Some(mut stdin) = child.stdin.take()
+        {
+            let _ = stdin.write_all(&small);
+        }
+        Ok(Started { child, command: self.shown, input })
+    }
+
+    /// Runs it and gives what it printed, whatever its exit code.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`].
+    pub fn finish(self) -> Result<Finished, GitError> {
+        self.start()?.finish()
     }
 
     /// Runs it; exit code 0 or an error. Gives what it printed.
@@ -239,8 +260,7 @@ impl GitCommand {
     /// # Errors
     /// [`GitError::NotStarted`], [`GitError::Failed`].
     pub fn run(self) -> Result<Vec<u8>, GitError> {
-        let done = self.finish()?;
-        if done.status.success() { Ok(done.stdout) } else { Err(done.failed()) }
+        self.start()?.run()
     }
 
     /// Runs it and reads one object name.
@@ -265,6 +285,49 @@ impl GitCommand {
         self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.command.spawn().map_err(GitError::NotStarted)?;
         Ok(Conversation { child, command: self.shown })
+    }
+}
+
+/// A call of git that runs by itself.
+#[derive(Debug)]
+pub struct Started {
+    child: Child,
+    command: String,
+    input: Option<Vec<u8>>,
+}
+
+impl Started {
+    /// Waits for it and gives what it printed, whatever its exit code.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`].
+    pub fn finish(mut self) -> Result<Finished, GitError> {
+        let stdin = self.child.stdin.take();
+        let (child, input) = (self.child, self.input);
+        // Fed from a thread of its own: git may print before it has read all.
+        let output = std::thread::scope(|scope| {
+            if let (Some(mut stdin), Some(input)) = (stdin, input) {
+                // A git that does not want to read on says why itself.
+                scope.spawn(move || drop(stdin.write_all(&input)));
+            }
+            child.wait_with_output()
+        })
+        .map_err(GitError::NotStarted)?;
+        Ok(Finished {
+            command: self.command,
+            status: output.status,
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// Waits for it; exit code 0 or an error. Gives what it printed.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`], [`GitError::Failed`].
+    pub fn run(self) -> Result<Vec<u8>, GitError> {
+        let done = self.finish()?;
+        if done.status.success() { Ok(done.stdout) } else { Err(done.failed()) }
     }
 }
 

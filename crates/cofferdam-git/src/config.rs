@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::{GitError, Repository};
+use crate::command::Started;
+use crate::{GitCommand, GitError, Repository};
 
 /// All settings that are in force in a repository, in git's order.
 #[derive(Debug, Clone, Default)]
@@ -11,13 +12,21 @@ pub struct PersonConfig {
 }
 
 impl PersonConfig {
-    /// Reads them: one call of git.
+    /// Reads them.
     ///
     /// # Errors
     /// [`GitError`] when the configuration is broken.
     pub fn read(repo: &Repository) -> Result<PersonConfig, GitError> {
-        let out = repo.git().args(["config", "--list", "-z", "--includes"]).run()?;
-        Ok(PersonConfig::parse(&out))
+        PersonConfig::finish(PersonConfig::start(repo.git())?)
+    }
+
+    /// Reads those of the repository that git, to be started in it, finds.
+    pub(crate) fn start(git: GitCommand) -> Result<Started, GitError> {
+        git.args(["config", "--list", "-z", "--includes"]).start()
+    }
+
+    pub(crate) fn finish(started: Started) -> Result<PersonConfig, GitError> {
+        Ok(PersonConfig::parse(&started.run()?))
     }
 
     fn parse(out: &[u8]) -> PersonConfig {

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::{CommitId, GitError, IoContext, PersonConfig, Repository};
+use crate::{CommitId, GitError, IoContext, PersonConfig, Repository, Started};
 
 /// Where the borrowed object directories appear inside a context, numbered from 0.
 pub const OBJECTS_INSIDE: &str = "/run/dam/objects";
@@ -39,11 +39,26 @@ pub struct RefValue {
 /// # Errors
 /// [`GitError`] when git can't list them.
 pub fn refs(repo: &Repository) -> Result<Vec<RefValue>, GitError> {
-    let out = repo
-        .git()
+    listed_refs(list_refs(repo)?)
+}
+
+/// Starts what [`listed_refs`] reads.
+///
+/// # Errors
+/// [`GitError::NotStarted`].
+pub fn list_refs(repo: &Repository) -> Result<Started, GitError> {
+    repo.git()
         .args(["for-each-ref", "--format=%(objectname) %(*objectname) %(refname)"])
         .args(["refs/heads/", "refs/tags/", "refs/remotes/", "refs/notes/"])
-        .run()?;
+        .start()
+}
+
+/// The rest of [`refs`].
+///
+/// # Errors
+/// As there.
+pub fn listed_refs(started: Started) -> Result<Vec<RefValue>, GitError> {
+    let out = started.run()?;
     let text = String::from_utf8_lossy(&out);
     Ok(text
         .lines()

@@ -32,7 +32,7 @@ mod repo;
 mod store;
 mod version;
 
-pub use command::{GitCommand, RunAs};
+pub use command::{GitCommand, RunAs, Started};
 pub use config::PersonConfig;
 pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
 pub use repo::{Discovered, Repository};

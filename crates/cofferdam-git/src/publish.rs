@@ -15,7 +15,7 @@ use std::path::Path;
 use cofferdam_failpoint::hit;
 use cofferdam_tree::fsync_dir;
 
-use crate::{CommitId, GitError, IoContext, Oid, Repository, Store};
+use crate::{CommitId, GitError, IoContext, Oid, Repository, Started, Store};
 
 /// Moves the objects of `commit` that the repository lacks into it.
 ///
@@ -135,35 +135,55 @@ pub fn keep_ref(task: &str) -> String {
     format!("refs/dam/keep/{task}")
 }
 
-/// Sets or (`None`) removes a task's pin. Not synced: it only has to outlive us,
-/// and a base that is lost in a power cut takes a context with it that is
-/// worthless then anyway.
+/// Starts to pin the base of a task; [`pinned`] waits for it. Not
+/// synced: a pin only has to outlive us, and a base that is lost in a power cut
+/// takes a context with it that is worthless then anyway.
+///
+/// # Errors
+/// [`GitError::NotStarted`].
+pub fn pin(repo: &Repository, task: &str, commit: &CommitId) -> Result<Started, GitError> {
+    change_pin(repo, format!("update {}\0{commit}\0\0", keep_ref(task)))
+}
+
+/// Starts to remove a task's pin; [`unpinned`] waits for it.
+///
+/// # Errors
+/// [`GitError::NotStarted`].
+pub fn unpin(repo: &Repository, task: &str) -> Result<Started, GitError> {
+    change_pin(repo, format!("delete {}\0\0", keep_ref(task)))
+}
+
+/// The rest of [`pin`].
 ///
 /// # Errors
 /// [`GitError`].
-pub fn pin(repo: &Repository, task: &str, commit: Option<&CommitId>) -> Result<(), GitError> {
-    let name = keep_ref(task);
-    let at = repo.common_dir.join(&name);
-    hit("publish:pin:before").at("write", &at)?;
-    let line = match commit {
-        Some(commit) => format!("update {name}\0{commit}\0\0"),
-        None => format!("delete {name}\0\0"),
-    };
+pub fn pinned(repo: &Repository, started: Started) -> Result<(), GitError> {
+    started.run()?;
+    hit("publish:pin:after").at("write", repo.common_dir.join("refs/dam"))
+}
+
+/// The rest of [`unpin`].
+///
+/// # Errors
+/// [`GitError`].
+pub fn unpinned(repo: &Repository, started: Started) -> Result<(), GitError> {
+    pinned(repo, started)?;
+    for dir in ["refs/dam/keep", "refs/dam"] {
+        // Only an empty one goes.
+        let _ = std::fs::remove_dir(repo.common_dir.join(dir));
+        hit("publish:pin:dir").at("remove", repo.common_dir.join(dir))?;
+    }
+    Ok(())
+}
+
+fn change_pin(repo: &Repository, line: String) -> Result<Started, GitError> {
+    hit("publish:pin:before").at("write", repo.common_dir.join("refs/dam"))?;
     repo.git()
         .setting("core.fsync=none")
         .setting("core.logAllRefUpdates=false")
         .args(["update-ref", "--stdin", "-z"])
         .input(line)
-        .run()?;
-    hit("publish:pin:after").at("write", &at)?;
-    if commit.is_none() {
-        for dir in ["refs/dam/keep", "refs/dam"] {
-            // Only an empty one goes.
-            let _ = std::fs::remove_dir(repo.common_dir.join(dir));
-            hit("publish:pin:dir").at("remove", repo.common_dir.join(dir))?;
-        }
-    }
-    Ok(())
+        .start()
 }
 
 /// Whether `ancestor` is part of the history of `commit`.

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::{CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, RunAs, TreeId};
+use crate::{
+    CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, RunAs, TreeId,
+};
 
 /// A repository of the person's, found from a directory inside it.
 #[derive(Debug, Clone)]
@@ -34,23 +36,29 @@ pub struct Discovered {
     pub commit: CommitId,
     /// Its tree.
     pub tree: TreeId,
+    /// The person's configuration.
+    pub config: PersonConfig,
 }
 
 impl Repository {
-    /// Finds the repository that `dir` is in and the commit `base` in it
-    /// (`HEAD` when none is given): one call of git.
+    /// Finds the repository that `dir` is in, its configuration, and the commit
+    /// `base` in it (`HEAD` when none is given): two calls of git, side by side.
     ///
     /// # Errors
     /// [`GitError::NotARepository`], [`GitError::Unborn`],
-    /// [`GitError::NoSuchRevision`].
+    /// [`GitError::NoSuchRevision`]; [`GitError::Failed`] when the configuration
+    /// is broken.
     pub fn discover(dir: &Path, base: Option<&str>) -> Result<Discovered, GitError> {
         let revision = base.unwrap_or("HEAD");
         if revision.starts_with('-') {
             return Err(GitError::NoSuchRevision(revision.to_owned()));
         }
+        let owner = RunAs::owner_of(dir).at("look at", dir)?;
+        let git = GitCommand::discovering(owner.as_ref()).current_dir(dir);
+        let config = PersonConfig::start(git)?;
         let asked = [format!("{revision}^{{commit}}"), format!("{revision}^{{tree}}")];
         let more = ["--symbolic-full-name", "HEAD"].map(str::to_owned);
-        let (repo, lines) = ask(dir, asked.iter().chain(&more))?;
+        let (repo, lines) = ask(dir, owner, asked.iter().chain(&more))?;
         let oid = |at: usize| lines.get(at).and_then(|line| Oid::parse(line));
         let (Some(commit), Some(tree), Some(head)) = (oid(0), oid(1), lines.get(2)) else {
             return Err(match base {
@@ -59,7 +67,8 @@ impl Repository {
             });
         };
         let branch = head.starts_with("refs/heads/").then(|| head.clone());
-        Ok(Discovered { repo, branch, commit: CommitId(commit), tree: TreeId(tree) })
+        let config = PersonConfig::finish(config)?;
+        Ok(Discovered { repo, branch, commit: CommitId(commit), tree: TreeId(tree), config })
     }
 
     /// Finds the repository that `dir` is in, whatever it has checked out.
@@ -67,7 +76,8 @@ impl Repository {
     /// # Errors
     /// [`GitError::NotARepository`].
     pub fn find(dir: &Path) -> Result<Repository, GitError> {
-        Ok(ask(dir, &[])?.0)
+        let owner = RunAs::owner_of(dir).at("look at", dir)?;
+        Ok(ask(dir, owner, &[])?.0)
     }
 
     /// A call of git on this repository, with the person's configuration.
@@ -159,9 +169,9 @@ impl Repository {
 /// `questions`. It stops at the first that it can't answer, echoing it perhaps.
 fn ask<'a>(
     dir: &Path,
+    owner: Option<RunAs>,
     questions: impl IntoIterator<Item = &'a String>,
 ) -> Result<(Repository, Vec<String>), GitError> {
-    let owner = RunAs::owner_of(dir).at("look at", dir)?;
     let done = GitCommand::discovering(owner.as_ref())
         .current_dir(dir)
         .args(["rev-parse", "--path-format=absolute", "--is-bare-repository"])

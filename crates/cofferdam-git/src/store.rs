@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_tree::durable::write_atomic;
 
-use crate::{GitCommand, GitError, IoContext, ObjectFormat, PersonConfig, Repository};
+use crate::{CommitId, GitCommand, GitError, IoContext, ObjectFormat, PersonConfig, Repository};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -83,6 +83,30 @@ impl Store {
         key.to_ascii_lowercase()
     }
 
+    /// The content of a file at the top of a commit; none when it has no such entry.
+    ///
+    /// # Errors
+    /// [`GitError`] when it is there and can't be read, or the commit can't.
+    pub fn top_file(&self, commit: &CommitId, name: &str) -> Result<Option<Vec<u8>>, GitError> {
+        // git says "missing" to a name that is not in the tree and to an object
+        // that is not in the store alike: the tree tells which.
+        let ask = format!("{commit}^{{tree}}\n{commit}:{name}\n");
+        let done = self.git().args(["cat-file", "--batch"]).input(ask).finish()?;
+        if !done.status.success() {
+            return Err(done.failed());
+        }
+        let Some((tree, rest)) = object(&done.stdout, "tree") else {
+            return Err(done.unexpected());
+        };
+        if let Some((content, _)) = object(rest, "blob") {
+            return Ok(Some(content.to_vec()));
+        }
+        let entry = format!(" {name}\0");
+        let listed = tree.windows(entry.len()).any(|bytes| bytes == entry.as_bytes());
+        let missing = rest == format!("{commit}:{name} missing\n").as_bytes();
+        if missing && !listed { Ok(None) } else { Err(done.unexpected()) }
+    }
+
     /// Whether objects can be read in the store alone or borrowed.
     ///
     /// # Errors
@@ -90,6 +114,17 @@ impl Store {
     pub fn has(&self, object: &str) -> Result<bool, GitError> {
         Ok(self.git().args(["cat-file", "-e", object]).finish()?.status.success())
     }
+}
+
+/// The first object in what `cat-file --batch` printed (`NAME TYPE SIZE`, content,
+/// line end), and what follows it.
+fn object<'a>(answers: &'a [u8], wanted: &str) -> Option<(&'a [u8], &'a [u8])> {
+    let end = answers.iter().position(|byte| *byte == b'\n')?;
+    let head = std::str::from_utf8(&answers[..end]).ok()?;
+    let (_, kind_and_size) = head.split_once(' ')?;
+    let size: usize = kind_and_size.strip_prefix(wanted)?.strip_prefix(' ')?.parse().ok()?;
+    let (content, rest) = answers[end + 1..].split_at_checked(size)?;
+    Some((content, rest.strip_prefix(b"\n")?))
 }
 
 fn create(dir: &Path, repo: &Repository) -> Result<(), GitError> {
@@ -142,5 +177,22 @@ fn mirror(from: &Path, to: &Path) -> Result<(), GitError> {
             write_atomic(to, &wanted, 0o644).map_err(std::io::Error::other).at("write", to)
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_read_one_after_the_other() {
+        let answers = b"aa tree 3\nx\ny\nbb blob 0\n\ncc:f missing\n";
+        let (tree, rest) = object(answers, "tree").expect("tree");
+        assert_eq!(tree, b"x\ny");
+        let (blob, rest) = object(rest, "blob").expect("blob");
+        assert_eq!(blob, b"");
+        assert_eq!(object(rest, "blob"), None);
+        assert_eq!(object(b"aa blob 9\nshort\n", "blob"), None);
+        assert_eq!(object(answers, "blob"), None);
     }
 }

@@ -3,16 +3,14 @@
 //! 2.38 brought `merge-tree --write-tree` and `cat-file -z`. An older one would
 //! only be noticed when a task is harvested, after all its work.
 
-use std::process::Child;
-
-use crate::{GitCommand, GitError};
+use crate::{GitCommand, GitError, Started};
 
 /// The oldest git that has what is needed.
 pub const OLDEST: (u32, u32) = (2, 38);
 
 /// A question to git about itself that is asked while other things are done.
 #[derive(Debug)]
-pub struct VersionQuery(Child);
+pub struct VersionQuery(Started);
 
 impl VersionQuery {
     /// Asks.
@@ -20,7 +18,7 @@ impl VersionQuery {
     /// # Errors
     /// [`GitError::NotStarted`].
     pub fn start() -> Result<VersionQuery, GitError> {
-        Ok(VersionQuery(GitCommand::discovering(None).args(["version"]).converse()?.child))
+        Ok(VersionQuery(GitCommand::discovering(None).args(["version"]).start()?))
     }
 
     /// The answer, as git words it.
@@ -28,8 +26,7 @@ impl VersionQuery {
     /// # Errors
     /// [`GitError::Unsupported`] when it is older than [`OLDEST`].
     pub fn finish(self) -> Result<String, GitError> {
-        let output = self.0.wait_with_output().map_err(GitError::NotStarted)?;
-        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let text = String::from_utf8_lossy(&self.0.run()?).trim().to_owned();
         match parse(&text) {
             Some(version) if version >= OLDEST => Ok(text),
             _ => Err(GitError::Unsupported(format!(

@@ -177,3 +177,24 @@ fn the_message_is_asked_for_said_or_taken_from_the_tasks_commit() {
     world.run(&["--no-check"], "echo 3 > a.txt; git commit -qam 'own commit'").expect_code(0);
     assert_eq!(world.subjects("main"), ["own commit", "said", "asked for", "first"]);
 }
+
+#[test]
+fn a_repository_below_var_tmp_works_with_a_home_elsewhere() {
+    let world = World::new();
+    let home = tempfile::tempdir_in("/tmp").expect("home");
+    let mut command = world.dam_command(["run", "--no-check", "--no-land", "--", "sh", "-c"]);
+    command.arg("echo x > /var/tmp/seen && cat /tmp/seen a.txt").env("HOME", home.path());
+    let done = command.output().expect("dam");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn a_task_that_changes_only_the_mode_of_the_top_changes_nothing() {
+    let world = World::new();
+    for mode in ["000", "700", "755"] {
+        world.run(&["--name", &format!("m{mode}")], &format!("chmod {mode} .")).expect_code(0);
+        assert_eq!(world.state_of(&format!("m{mode}")), "empty");
+    }
+    world.run(&["--name", "del", "--no-check"], "rm a.txt; chmod 000 .").expect_code(0);
+    assert!(!world.path("a.txt").exists());
+}
