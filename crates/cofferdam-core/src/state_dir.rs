@@ -1,6 +1,6 @@
 //! The state directory and what is where in it.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::{PersonConfig, Repository, Store};
@@ -55,8 +55,11 @@ impl Dam {
     pub fn open(dir: &Path) -> Result<Dam, Error> {
         let unusable = |why: String| Error::StateDir { path: dir.into(), why };
         if !dir.is_dir() {
-            std::fs::create_dir_all(dir).map_err(|error| unusable(error.to_string()))?;
-            std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))
+            // With its mode at once: somebody else may look at it the next moment.
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(dir)
                 .map_err(|error| unusable(error.to_string()))?;
         }
         let dir = std::fs::canonicalize(dir).map_err(|error| unusable(error.to_string()))?;
