@@ -78,6 +78,9 @@ pub enum Error {
     /// The task's supervisor is at work.
     #[error("task `{0}` is running")]
     Live(String),
+    /// A person lost patience; nothing has changed.
+    #[error("interrupted")]
+    Interrupted,
     /// The boundary can't be had.
     #[error("the sandbox can't be had here")]
     Isolation(#[source] SandboxError),
@@ -132,6 +135,7 @@ impl Error {
         match self {
             Error::Usage { .. } | Error::NoSuchTask(_) | Error::Config { .. } => ExitCode::Usage,
             Error::WrongState { .. } => ExitCode::Usage,
+            Error::Interrupted => ExitCode::Interrupted,
             Error::Git(
                 GitError::NotARepository(_)
                 | GitError::Unborn(_)

@@ -48,7 +48,12 @@ enum Published {
 /// When something of ours fails; the task's record then says so.
 pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
     let Some(_lock) = admission(job)? else {
-        return job.end(State::Cancelled, "interrupted while waiting to land");
+        // Of a task that waits anyway nothing has changed.
+        return if job.state.is_live() {
+            job.end(State::Cancelled, "interrupted while waiting to land")
+        } else {
+            Err(Error::Interrupted)
+        };
     };
     job.advance(State::Verifying, None)?;
     for _ in 0..TRIES {

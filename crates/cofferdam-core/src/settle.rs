@@ -168,7 +168,8 @@ fn save(job: &mut Job<'_>) -> Result<(), Error> {
         .args([format!("refs/dam/{}", job.id), format!("^{pinned}")])
         .run()?;
     let file = std::fs::File::open(&path).at("open", &path)?;
-    file.sync_all().at("sync", &path)
+    file.sync_all().at("sync", &path)?;
+    cofferdam_tree::fsync_dir(job.dir.path()).at("sync", job.dir.path())
 }
 
 /// Reads the change set of a context whose command failed; whether there is one.
@@ -271,7 +272,7 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
                 dam.trash.take(parent, id.as_str()).at("move away", dir.path())?;
             }
         }
-        orphans(dam)?;
+        orphans(dam, &mut report)?;
         half_written(dam)?;
     }
     unused_layers(dam, &mut report)?;
@@ -296,8 +297,9 @@ fn leftover(dam: &Dam, task: &Task) -> Result<bool, Error> {
 }
 
 /// Task directories without a record: their supervisor died between making the
-/// directory and recording the task, so nothing has ever run in them.
-fn orphans(dam: &mut Dam) -> Result<(), Error> {
+/// directory and recording the task, so nothing has ever run in them. One that has
+/// been run in lost its record otherwise, and is not ours to judge.
+fn orphans(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
     let tasks = dam.tasks_dir();
     for entry in std::fs::read_dir(&tasks).at("read", &tasks)? {
         let entry = entry.at("read", &tasks)?;
@@ -305,7 +307,12 @@ fn orphans(dam: &mut Dam) -> Result<(), Error> {
             continue;
         };
         let dir = dam.task_dir(&id);
-        if dam.ledger.task(&id)?.is_some() || dir.path().join("upper").exists() {
+        if dam.ledger.task(&id)?.is_some() {
+            continue;
+        }
+        if dir.path().join("upper").exists() {
+            let path = dir.path().display();
+            report.kept.push(format!("`{path}` has work in it, but no record says whose"));
             continue;
         }
         // Below the lock, and the record looked for again: it may be just being born.

@@ -172,6 +172,7 @@ fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
         _ => State::Broken,
     };
     job.end(state, &land::chain(error))?;
+    job.write_receipt()?;
     if nothing_ran {
         settle::remove(job)?;
     }

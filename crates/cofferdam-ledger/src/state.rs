@@ -121,9 +121,9 @@ impl State {
     /// Whether a task may go from `self` to `to`: the one table of legal steps.
     ///
     /// Nothing reaches `landed` but through `verifying` and `publishing`: that no
-    /// check was asked for is a verdict too. `ready`, `conflicted`, `rejected`
-    /// and `cancelled` (during its checks) can be landed again by a person, from
-    /// `verifying` on.
+    /// check was asked for is a verdict too. `ready`, `conflicted` and `rejected`
+    /// can be landed again by a person, from `verifying` on, and so can what a
+    /// person or an error of ours stopped on the way, if it was harvested by then.
     #[must_use]
     pub const fn may_become(self, to: Self) -> bool {
         use State::*;
@@ -142,7 +142,7 @@ impl State {
 
             (_, Failed | TimedOut | Cancelled | Broken) => self.is_live(),
 
-            (Ready | Conflicted | Rejected | Cancelled, Verifying) => true,
+            (Ready | Conflicted | Rejected | Cancelled | Broken, Verifying) => true,
             _ => false,
         }
     }

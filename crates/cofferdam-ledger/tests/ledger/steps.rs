@@ -18,10 +18,10 @@ fn the_table_of_steps() {
             Harvesting => &[Verifying, Empty, Ready, Conflicted, Rejected],
             Verifying => &[Publishing, Empty, Ready, Conflicted, Rejected, Superseded],
             Publishing => &[Landed, Ready, Conflicted, Superseded, InDoubt],
-            Ready | Conflicted | Rejected | Cancelled => return BTreeSet::from([Verifying]),
-            Landed | Empty | Superseded | InDoubt | Failed | TimedOut | Broken => {
-                return BTreeSet::new();
+            Ready | Conflicted | Rejected | Cancelled | Broken => {
+                return BTreeSet::from([Verifying]);
             }
+            Landed | Empty | Superseded | InDoubt | Failed | TimedOut => return BTreeSet::new(),
         };
         ends.iter().chain(more).copied().collect()
     };
