@@ -3,11 +3,14 @@
 
 mod bed;
 mod cli;
+mod collect;
 mod crash;
 mod docs;
 mod follow;
 mod harvest;
 mod isolation;
 mod line;
+mod parallel;
+mod signals;
 mod support;
 mod trace;
