@@ -228,6 +228,7 @@ impl Root {
             Mount::Dir { dest } => self.dir(dest).map(drop),
             Mount::Dev => self.dev(sources),
             Mount::Proc => self.proc(spec),
+            Mount::Cgroup => self.cgroup(),
         }
     }
 
@@ -338,6 +339,21 @@ impl Root {
             self.mask(dest)?;
         }
         Ok(())
+    }
+
+    /// A mount of its own, not the host's: that one shows every group of the host.
+    fn cgroup(&self) -> Result<(), SandboxError> {
+        let dest = Path::new("/sys/fs/cgroup");
+        let step = "mount the control groups at";
+        let fs = setup(step, Some(dest), fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC))?;
+        setup(step, Some(dest), fsconfig_create(&fs))?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let groups =
+            setup(step, Some(dest), fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
+        self.attach(&groups, &self.dir(dest)?, dest)
     }
 
     fn mask(&self, proc: &Path) -> Result<(), SandboxError> {

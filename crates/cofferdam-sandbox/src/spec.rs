@@ -88,6 +88,8 @@ pub enum Mount {
     Dev,
     /// The `/proc` of the task's own pid namespace.
     Proc,
+    /// The control groups (version 2) of the task's own cgroup namespace, read-only.
+    Cgroup,
 }
 
 /// The network that a task can reach.

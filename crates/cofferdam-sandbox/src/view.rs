@@ -146,17 +146,28 @@ pub fn system(person: &Person, network: Network) -> Vec<Mount> {
     }
     mounts.push(Mount::Symlink { dest: "/var/run".into(), target: "/run".into() });
     // Run-times size their thread pools by these.
-    for dir in ["/sys/devices/system/cpu", "/sys/fs/cgroup"] {
-        if Path::new(dir).is_dir() {
-            mounts.push(Mount::Bind {
-                source: dir.into(),
-                dest: dir.into(),
-                writable: false,
-                executable: false,
-            });
-        }
+    let cpus = Path::new("/sys/devices/system/cpu");
+    if cpus.is_dir() {
+        mounts.push(Mount::Bind {
+            source: cpus.into(),
+            dest: cpus.into(),
+            writable: false,
+            executable: false,
+        });
+    }
+    if has_limits(Path::new("/sys/fs/cgroup")) {
+        mounts.push(Mount::Cgroup);
     }
     mounts
+}
+
+/// Whether control groups (version 2) are at `top` and the caller's own can have
+/// limits. The root group can't; its groups are those of the whole host.
+fn has_limits(top: &Path) -> bool {
+    let Ok(own) = std::fs::read_to_string("/proc/self/cgroup") else { return false };
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    // The root group has no type.
+    own.is_some_and(|own| top.join(own).join("cgroup.type").exists())
 }
 
 fn read_only(source: &Path, dest: &Path) -> Mount {

@@ -157,6 +157,30 @@ assert os.listdir('/tmp') == [os.path.basename({top})], os.listdir('/tmp')
     assert!(!std::path::Path::new("/tmp").join(&name).exists());
 }
 
+/// Only the task's own control group: its path is `/`, and with version 2 its
+/// limits can be read. The host's groups name its services and containers.
+#[test]
+fn no_control_group_of_the_host_is_visible() {
+    let world = World::new();
+    holds(
+        &world,
+        &[],
+        "
+assert all(line.rstrip().split(':')[2] == '/' for line in open('/proc/self/cgroup'))
+for line in open('/proc/self/mountinfo'):
+    left, right = line.split(' - ')
+    if right.startswith('cgroup'):
+        assert right.startswith('cgroup2 ') and left.split()[3:5] == ['/', '/sys/fs/cgroup'], line
+        own = {int(pid) for pid in read('/sys/fs/cgroup/cgroup.procs').split()} - {0}
+        assert own <= set(pids()), own
+        assert os.path.exists('/sys/fs/cgroup/cgroup.type')
+        refused('write', lambda: open('/sys/fs/cgroup/cgroup.procs', 'w'), errno.EROFS, errno.EACCES)
+        refused('make', lambda: os.mkdir('/sys/fs/cgroup/x'), errno.EROFS, errno.EACCES)
+if os.path.isdir('/sys/fs/cgroup'): assert os.path.ismount('/sys/fs/cgroup')
+",
+    );
+}
+
 /// Field 4 of a bind is the directory's path on its own file system, and no
 /// mount option can hide that; an overlay shows what it was told.
 #[test]
