@@ -205,14 +205,27 @@ pub struct Branch<'a> {
     name: &'a str,
 }
 
+impl Branch<'_> {
+    /// Whether git, as whom it works on the repository, can read our store.
+    fn can_borrow(&self) -> bool {
+        self.repo.owner.is_none()
+    }
+
+    fn move_objects(&self, change: Change<'_>) -> Result<(), GitError> {
+        let have: Vec<&CommitId> = change.old.into_iter().collect();
+        publish::move_objects(self.store, self.repo, change.new, &have)
+    }
+}
+
 impl Target for Branch<'_> {
     fn fingerprint(&self) -> Result<Option<CommitId>, Error> {
         Ok(self.repo.resolve(self.name)?)
     }
 
     fn stage(&self, change: Change<'_>) -> Result<Staged, PublishError> {
-        let have: Vec<&CommitId> = change.old.into_iter().collect();
-        publish::move_objects(self.store, self.repo, change.new, &have)?;
+        if !self.can_borrow() {
+            self.move_objects(change)?;
+        }
         let mut locks = Vec::new();
         for worktree in follow::worktrees_on(self.repo, self.name)? {
             locks.push(LockDraft::new(self.repo, worktree, change.task)?);
@@ -229,9 +242,22 @@ impl Target for Branch<'_> {
         let Some(old) = change.old else {
             return Err(PublishError::Drifted(format!("`{}` is gone", self.name)));
         };
+        let objects = self.store.dir().join("objects");
+        let lender = self.can_borrow().then_some(objects.as_path());
         let mut follows = Vec::new();
         for lock in staged.locks {
-            follows.push(Follow::begin(self.repo, lock, old, change.new, INDEX_PATIENCE)?);
+            match Follow::begin(self.repo, lender, lock, old, change.new, INDEX_PATIENCE) {
+                Ok(follow) => follows.push(follow),
+                // What is in the way may be a commit of the person's.
+                Err(FollowError::InTheWay(_)) if self.fingerprint()?.as_ref() != Some(old) => {
+                    return Err(PublishError::Drifted(format!("`{}` has moved", self.name)));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // Only now: what can't land leaves nothing in the repository.
+        if lender.is_some() {
+            self.move_objects(change)?;
         }
         move_ref(self.repo, self.name, change)?;
         committed()?;

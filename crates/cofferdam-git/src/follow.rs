@@ -25,6 +25,7 @@
 //! crash, path by path: already new, still old, or neither, which is the
 //! person's and stays.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -121,14 +122,14 @@ pub struct Worktree {
 pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, GitError> {
     let mut found = Vec::new();
     for git_dir in git_dirs(repo) {
-        let head = std::fs::read_to_string(git_dir.join("HEAD")).unwrap_or_default();
+        let head = head_of(repo, &git_dir)?;
         let named = |file: &str| {
             std::fs::read_to_string(git_dir.join(file)).is_ok_and(|name| {
                 let name = name.trim();
                 name == branch || branch.strip_prefix("refs/heads/") == Some(name)
             })
         };
-        let checked_out = head.trim().strip_prefix("ref:").map(str::trim) == Some(branch);
+        let checked_out = head.as_deref() == Some(branch);
         if !checked_out
             && !named("rebase-merge/head-name")
             && !named("rebase-apply/head-name")
@@ -141,6 +142,23 @@ pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, Gi
         }
     }
     Ok(found)
+}
+
+/// The branch that a worktree's HEAD names.
+fn head_of(repo: &Repository, git_dir: &Path) -> Result<Option<String>, GitError> {
+    let file = git_dir.join("HEAD");
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let named = text.trim().strip_prefix("ref:").map(str::trim);
+    // A file that stands for something else: with reftables it is a dummy, very
+    // old repositories have a link there.
+    if named != Some("refs/heads/.invalid") && !file.is_symlink() {
+        return Ok(named.map(str::to_owned));
+    }
+    let done = GitCommand::persons(git_dir, repo.owner.as_ref())
+        .args(["symbolic-ref", "--quiet", "HEAD"])
+        .finish()?;
+    let name = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+    Ok((!name.is_empty()).then_some(name))
 }
 
 /// The git directories of a repository's worktrees, the main one first.
@@ -160,8 +178,9 @@ fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError
     }
     if git_dir != repo.common_dir {
         let link = std::fs::read_to_string(git_dir.join("gitdir")).unwrap_or_default();
-        let top = Path::new(link.trim()).parent().map(Path::to_owned);
-        return Ok(top.filter(|top| top.is_dir()));
+        // From git 2.48 on it may be relative.
+        let top = git_dir.join(link.trim()).parent().map(Path::to_owned);
+        return Ok(top.filter(|top| !link.is_empty() && top.is_dir()));
     }
     let done = GitCommand::persons(git_dir, repo.owner.as_ref())
         .args(["config", "--get", "core.bare"])
@@ -185,6 +204,7 @@ fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError
 #[derive(Debug)]
 pub struct Follow<'a> {
     repo: &'a Repository,
+    lender: Option<PathBuf>,
     worktree: Worktree,
     lock: Option<IndexLock>,
     old: CommitId,
@@ -193,13 +213,14 @@ pub struct Follow<'a> {
 }
 
 impl<'a> Follow<'a> {
-    /// Steps 1 to 3 of the module's opening. Objects of `new` must be in the
-    /// repository already.
+    /// Steps 1 to 3 of the module's opening. Until the objects of `new` are in the
+    /// repository, they are read from `lender`, an object directory.
     ///
     /// # Errors
     /// [`FollowError::InTheWay`]; nothing has changed then.
     pub fn begin(
         repo: &'a Repository,
+        lender: Option<&Path>,
         draft: LockDraft,
         old: &CommitId,
         new: &CommitId,
@@ -208,9 +229,10 @@ impl<'a> Follow<'a> {
         no_operation(&draft.worktree)?;
         let worktree = draft.worktree.clone();
         let lock = draft.take(patience)?;
-        let changes = differences(repo, old, new)?;
+        let changes = differences(repo, lender, old, new)?;
         let follow = Follow {
             repo,
+            lender: lender.map(Path::to_owned),
             worktree,
             lock: Some(lock),
             old: old.clone(),
@@ -219,7 +241,14 @@ impl<'a> Follow<'a> {
         };
         follow.look_at_paths()?;
         follow.copy_index()?;
-        if let Err(said) = follow.read_tree(&["-n"])? {
+        let mut judged = follow.read_tree(&["-n"])?;
+        if judged.is_err() {
+            // To git a file that was only touched is changed until somebody looks
+            // into it. Its exit code says that something else is changed.
+            follow.git().args(["update-index", "-q", "--refresh"]).finish()?;
+            judged = follow.read_tree(&["-n"])?;
+        }
+        if let Err(said) = judged {
             let worktree = follow.worktree.dir.clone();
             return Err(InTheWay::Dirty { worktree, said: said.trim().replace('\n', " ") }.into());
         }
@@ -284,7 +313,8 @@ impl<'a> Follow<'a> {
     }
 
     fn git(&self) -> GitCommand {
-        GitCommand::persons(&self.worktree.git_dir, self.repo.owner.as_ref())
+        let git = GitCommand::persons(&self.worktree.git_dir, self.repo.owner.as_ref());
+        borrowing(git, self.lender.as_deref())
             .work_tree(&self.worktree.dir)
             .env("GIT_INDEX_FILE", self.index_copy())
             .setting("core.splitIndex=false")
@@ -296,14 +326,19 @@ impl<'a> Follow<'a> {
 
     /// Step 2.
     fn look_at_paths(&self) -> Result<(), FollowError> {
-        let goes: std::collections::HashSet<&[u8]> = self
+        let goes: HashSet<&[u8]> = self
             .changes
             .iter()
             .filter(|change| change.old_mode != 0)
             .map(|change| change.path.as_slice())
             .collect();
         let mut in_the_way = Vec::new();
+        let mut dirs = HashSet::new();
         for change in &self.changes {
+            if let Some(dir) = self.not_writable(&change.path, &mut dirs) {
+                let shown = if dir.is_empty() { b"." } else { dir };
+                in_the_way.push(format!("`{}` (not writable)", BytePath::from(shown)));
+            }
             if change.new_mode == 0 {
                 continue;
             }
@@ -317,11 +352,44 @@ impl<'a> Follow<'a> {
         Err(InTheWay::Paths { worktree: self.worktree.dir.clone(), paths: in_the_way }.into())
     }
 
+    /// The directory that a path lies in or would be made in, when nothing can be
+    /// changed there: git would report success and leave its files behind. Each is
+    /// told once.
+    fn not_writable<'p>(&self, path: &'p [u8], seen: &mut HashSet<&'p [u8]>) -> Option<&'p [u8]> {
+        use rustix::fs::{Access, AtFlags, CWD, accessat};
+        let above = |path: &'p [u8]| path.iter().rposition(|byte| *byte == b'/');
+        let mut dir = path;
+        let meta = loop {
+            dir = above(dir).map_or(&b""[..], |at| &dir[..at]);
+            if !seen.insert(dir) {
+                return None;
+            }
+            match std::fs::symlink_metadata(self.place(dir)) {
+                Ok(meta) => break meta,
+                Err(_) if dir.is_empty() => return None,
+                Err(_) => {}
+            }
+        };
+        if !meta.is_dir() {
+            return None;
+        }
+        let place = self.place(dir);
+        let writable = match &self.repo.owner {
+            // git works as the owner, not as us.
+            Some(owner) => owner.uid != meta.uid() || meta.mode() & 0o300 == 0o300,
+            None => {
+                let wanted = Access::WRITE_OK | Access::EXEC_OK;
+                accessat(CWD, &place, wanted, AtFlags::EACCESS).is_ok()
+            }
+        };
+        (!writable).then_some(dir)
+    }
+
     fn obstacle(
         &self,
         path: &[u8],
         tracked: bool,
-        goes: &std::collections::HashSet<&[u8]>,
+        goes: &HashSet<&[u8]>,
     ) -> Result<Option<String>, GitError> {
         let shown = |path: &[u8], what: &str| format!("`{}` ({what})", BytePath::from(path));
         for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
@@ -370,10 +438,22 @@ impl<'a> Follow<'a> {
                 }),
             };
             if !right {
-                wrong.push(format!("`{}`", BytePath::from(change.path.as_slice())));
+                wrong.push(change.path.as_slice());
             }
         }
-        Ok(wrong)
+        if !wrong.is_empty() {
+            // Outside of a sparse checkout nothing is to be there.
+            let absent = self.absent_by_intent()?;
+            wrong.retain(|path| !absent.contains(*path));
+        }
+        Ok(wrong.into_iter().map(|path| format!("`{}`", BytePath::from(path))).collect())
+    }
+
+    /// Paths of the copied index that are not to be in the worktree.
+    fn absent_by_intent(&self) -> Result<HashSet<Vec<u8>>, GitError> {
+        let listed = self.git().args(["ls-files", "-t", "-z"]).run()?;
+        let paths = listed.split(|byte| *byte == 0);
+        Ok(paths.filter_map(|line| line.strip_prefix(b"S ")).map(<[u8]>::to_vec).collect())
     }
 
     /// The copy becomes the index.
@@ -400,7 +480,7 @@ impl Drop for Follow<'_> {
 fn first_kept(
     dir: &Path,
     path: &[u8],
-    goes: &std::collections::HashSet<&[u8]>,
+    goes: &HashSet<&[u8]>,
     kept: &mut Option<Vec<u8>>,
 ) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
@@ -418,13 +498,20 @@ fn first_kept(
     Ok(())
 }
 
+fn borrowing(git: GitCommand, lender: Option<&Path>) -> GitCommand {
+    match lender {
+        Some(objects) => git.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", objects),
+        None => git,
+    }
+}
+
 fn differences(
     repo: &Repository,
+    lender: Option<&Path>,
     old: &CommitId,
     new: &CommitId,
 ) -> Result<Vec<Difference>, GitError> {
-    let done = repo
-        .git()
+    let done = borrowing(repo.git(), lender)
         .args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"])
         .args([old.as_str(), new.as_str()])
         .finish()?;
@@ -442,6 +529,8 @@ fn no_operation(worktree: &Worktree) -> Result<(), InTheWay> {
         ("CHERRY_PICK_HEAD", "cherry-pick"),
         ("REVERT_HEAD", "revert"),
         ("BISECT_START", "bisect"),
+        // Of several commits, between two of them.
+        ("sequencer", "cherry-pick or revert"),
     ];
     for (file, what) in in_progress {
         if worktree.git_dir.join(file).symlink_metadata().is_ok() {
@@ -634,22 +723,29 @@ pub fn resume(
 ) -> Result<(), FollowError> {
     let worktree = draft.worktree.clone();
     let lock = draft.take(Duration::from_secs(5))?;
-    let changes = differences(repo, old, new)?;
+    let changes = differences(repo, None, old, new)?;
     let (old, new) = (old.clone(), new.clone());
-    Follow { repo, worktree, lock: Some(lock), old, new, changes }.path_by_path()
+    Follow { repo, lender: None, worktree, lock: Some(lock), old, new, changes }.path_by_path()
 }
 
 impl Follow<'_> {
     /// Brings each path from old to new on its own; what is neither stays.
     fn path_by_path(mut self) -> Result<(), FollowError> {
         self.copy_index()?;
+        let absent = self.absent_by_intent()?;
+        let mut still_absent = Vec::new();
         let mut left_alone = Vec::new();
         // Deletions first, so that a file can become a directory and the other way.
         let mut order: Vec<&Difference> = self.changes.iter().collect();
         order.sort_by_key(|change| change.new_mode != 0);
         let mut info = Vec::new();
         for change in order {
-            if !self.bring_forward(change)? {
+            if absent.contains(&change.path) && self.object_at(&change.path)?.is_none() {
+                if change.new_mode != 0 {
+                    still_absent.extend(&change.path);
+                    still_absent.push(0);
+                }
+            } else if !self.bring_forward(change)? {
                 left_alone.push(format!("`{}`", BytePath::from(change.path.as_slice())));
             }
             // Also a path that was left alone is recorded as landed: what the
@@ -665,6 +761,10 @@ impl Follow<'_> {
         }
         hit("follow:paths:after").at("update", &self.worktree.dir)?;
         self.git().args(["update-index", "-z", "--index-info"]).input(info).run()?;
+        if !still_absent.is_empty() {
+            let git = self.git().args(["update-index", "-z", "--skip-worktree", "--stdin"]);
+            git.input(still_absent).run()?;
+        }
         // Its exit code only says that something of the person's differs.
         self.git().args(["update-index", "-q", "--refresh"]).finish()?;
         self.commit_index()?;
@@ -675,7 +775,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Brings one path from old to new; `false` when it is neither.
+    /// Brings one path from old to new; `false` when it is neither or can't be.
     fn bring_forward(&self, change: &Difference) -> Result<bool, GitError> {
         let now = self.object_at(&change.path)?;
         let is = |mode: u32, oid: &crate::Oid| match &now {
@@ -691,7 +791,10 @@ impl Follow<'_> {
         hit("follow:path").at("update", &self.worktree.dir)?;
         let place = self.place(&change.path);
         if change.new_mode == 0 {
-            std::fs::remove_file(&place).at("remove", &place)?;
+            // One that can't be changed is left alone like one that was.
+            if std::fs::remove_file(&place).is_err() {
+                return Ok(false);
+            }
             hit("follow:path:removed").at("update", &self.worktree.dir)?;
             let mut dir = place;
             while dir.pop() && dir != self.worktree.dir && std::fs::remove_dir(&dir).is_ok() {
@@ -711,7 +814,7 @@ impl Follow<'_> {
         let done = git().args(["checkout-index", "--force", "--all"]).finish()?;
         hit("follow:path:written").at("update", &self.worktree.dir)?;
         let _ = std::fs::remove_file(&index);
-        if done.status.success() { Ok(true) } else { Err(done.failed()) }
+        Ok(done.status.success())
     }
 
     /// Mode and object name of what lies at a path, by git's own conversions.

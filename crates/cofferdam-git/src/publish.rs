@@ -116,17 +116,20 @@ pub fn move_ref(
 
 /// Syncs the directories in which a ref can have changed.
 fn sync_ref(common_dir: &Path, name: &str) -> io::Result<()> {
+    // Missing where refs are packed; with reftables, `refs/heads` is a file.
+    let sync = |dir: &Path| match fsync_dir(dir) {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            Ok(())
+        }
+        other => other,
+    };
     let mut dir = common_dir.join(name);
     while dir.pop() && dir.starts_with(common_dir) {
-        match fsync_dir(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            other => other?,
-        }
+        sync(&dir)?;
     }
-    match fsync_dir(&common_dir.join("reftable")) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    sync(&common_dir.join("reftable"))
 }
 
 /// The ref that pins the base of a task while its context exists.
