@@ -1,0 +1,165 @@
+//! Linked worktrees, submodules, and settings that change what a checkout is.
+
+use super::{lands, snapshot, waits};
+use crate::support::{Done, World};
+
+fn run_in(world: &World, dir: &str, options: &[&str], script: &str) -> Done {
+    let args = [&["run", "--no-check"], options, &["--", "sh", "-c", script]].concat();
+    let mut command = world.dam_command(args);
+    command.current_dir(world.dir().join(dir));
+    Done::from(command.output().expect("dam"))
+}
+
+#[test]
+fn a_linked_worktree_is_a_place_to_run_in() {
+    let world = World::new();
+    world.sh("git worktree add -q -b side ../linked; echo s > ../linked/side.txt; cd ../linked; git add -A; git commit -qm side");
+    let before = snapshot(&world).replace(' ', "");
+    let done = run_in(
+        &world,
+        "linked",
+        &[],
+        "cat side.txt; git status --porcelain; echo theirs > a.txt; git rev-parse --show-toplevel",
+    );
+    done.expect_code(0);
+    assert!(done.stdout.starts_with("s\n/"), "{}", done.stdout);
+    assert_eq!(world.sh("cd ../linked; git status --porcelain; cat a.txt"), "theirs");
+    assert_eq!(world.git(["rev-parse", "main"]), world.git(["rev-parse", "side~2"]));
+    assert_eq!(world.read("a.txt"), "hello\n");
+    assert_eq!(world.git(["status", "--porcelain"]), "");
+    assert!(!before.is_empty());
+}
+
+#[test]
+fn a_linked_worktree_that_has_the_target_follows() {
+    let world = World::new();
+    world.sh("git worktree add -q -b side ../linked");
+    run_in(&world, "repo", &["--into", "side"], "echo theirs > a.txt").expect_code(0);
+    assert_eq!(world.sh("cd ../linked; git status --porcelain; cat a.txt"), "theirs");
+    assert_eq!(world.read("a.txt"), "hello\n");
+    world.sh("echo mine > ../linked/a.txt");
+    run_in(&world, "repo", &["--into", "side"], "echo more > a.txt").expect_code(8).says("linked");
+    assert_eq!(world.sh("cat ../linked/a.txt"), "mine");
+    // From the linked worktree into the branch of the main one.
+    run_in(&world, "linked", &["--into", "main"], "echo up > up.txt").expect_code(0);
+    assert_eq!(world.read("up.txt"), "up\n");
+    assert_eq!(world.git(["status", "--porcelain"]), "");
+    // One whose directory is gone is nobody's.
+    world.sh("rm -r ../linked");
+    run_in(&world, "repo", &["--into", "side"], "echo more > a.txt").expect_code(0);
+}
+
+#[test]
+fn a_checkout_on_reftables_follows() {
+    let world = World::new();
+    let made = std::process::Command::new("git")
+        .args(["init", "-q", "--ref-format=reftable", "-b", "main", "tables"])
+        .current_dir(world.dir())
+        .output();
+    if !made.is_ok_and(|done| done.status.success()) {
+        eprintln!("SKIPPED: this git has no reftables");
+        return;
+    }
+    world.sh("cd ../tables; git config user.name A; git config user.email a@b; echo 1 > a.txt; git add -A; git commit -qm first; git worktree add -q -b side ../linked");
+    run_in(&world, "tables", &[], "echo 2 > a.txt").expect_code(0);
+    assert_eq!(world.sh("cd ../tables; git status --porcelain; cat a.txt"), "2");
+    run_in(&world, "tables", &["--into", "side"], "echo 3 > a.txt").expect_code(0);
+    assert_eq!(world.sh("cd ../linked; git status --porcelain; cat a.txt"), "3");
+}
+
+#[test]
+fn a_repository_with_sha_256() {
+    let world = World::new();
+    world.sh("git init -q --object-format=sha256 -b main ../sha; cd ../sha; git config user.name A; git config user.email a@b; echo 1 > a.txt; mkdir d; echo d > d/d; git add -A; git commit -qm first");
+    for script in [
+        "git status --porcelain; rm -r d; echo 2 > a.txt; echo n > n",
+        "git status --porcelain; mkdir d; echo 3 > d/e",
+    ] {
+        let done = run_in(&world, "sha", &[], script);
+        done.expect_code(0);
+        assert_eq!(done.stdout, "");
+        assert_eq!(world.sh("cd ../sha; git status --porcelain; git fsck --strict"), "");
+    }
+    assert_eq!(world.sh("cat ../sha/d/e ../sha/a.txt"), "3\n2");
+}
+
+#[test]
+fn submodules_that_are_checked_out_stay() {
+    let world = World::new();
+    world.sh(
+        "git init -q ../sub; cd ../sub; echo s > s; git add s; git -c user.name=A -c user.email=a@b commit -qm s; cd ../repo
+         git -c protocol.file.allow=always submodule --quiet add ../sub mod; git commit -qm module; git config submodule.recurse true; echo dirty > mod/s",
+    );
+    lands(&world, "echo theirs > a.txt; ls mod | wc -l", " M mod");
+    assert_eq!(world.read("mod/s"), "dirty\n");
+    world.run(&["--no-check"], "git rm -q mod").expect_code(0);
+    assert_eq!(world.read("mod/s"), "dirty\n");
+    assert_eq!(world.git(["status", "--porcelain"]), "?? mod/");
+}
+
+#[test]
+fn a_submodule_in_the_way_of_a_file() {
+    let world = World::new();
+    world.sh(
+        "git init -q ../sub; cd ../sub; echo s > s; git add s; git -c user.name=A -c user.email=a@b commit -qm s; cd ../repo
+         git -c protocol.file.allow=always submodule --quiet add ../sub mod; git commit -qm module",
+    );
+    waits(&world, "rmdir mod; echo file > mod", "`mod/");
+}
+
+#[test]
+fn conversions_of_the_checkout_are_kept() {
+    for (setting, attributes) in [
+        ("core.autocrlf=true", ""),
+        ("core.eol=crlf", "* text=auto\n"),
+        ("core.autocrlf=input", "*.c ident\n"),
+    ] {
+        let world = World::new();
+        world.git([
+            "config",
+            setting.split_once('=').expect("=").0,
+            setting.split_once('=').expect("=").1,
+        ]);
+        world.write(".gitattributes", attributes);
+        world.write("i.c", "$Id$\n");
+        world.commit("setup");
+        world.sh("rm -r * .gitattributes; git checkout -q -- .");
+        let crlf = world.read("a.txt").contains('\r');
+        lands(
+            &world,
+            "printf 'one\\ntwo\\n' > a.txt; printf 'n\\n' > n.txt; printf 'c\\r\\n' > c.txt; echo x >> i.c",
+            "",
+        );
+        assert_eq!(world.read("a.txt"), if crlf { "one\r\ntwo\r\n" } else { "one\ntwo\n" });
+        assert_eq!(world.git(["show", "main:c.txt"]), "c");
+        world.sh("touch *; git status --porcelain");
+        assert_eq!(world.git(["status", "--porcelain"]), "");
+        lands(&world, "test -z \"$(git status --porcelain)\"; echo x > b; rm n.txt", "");
+    }
+}
+
+#[test]
+fn filters_of_the_person_run_in_the_checkout_and_nowhere_else() {
+    let world = World::new();
+    world.sh("git config filter.up.clean 'tr A-Z a-z'; git config filter.up.smudge 'tr a-z A-Z'; echo '*.up filter=up' > .gitattributes; echo text > x.up; git add -A; git commit -qm up; rm x.up; git checkout -q x.up");
+    assert_eq!(world.read("x.up"), "TEXT\n");
+    lands(&world, "cat x.up > a.txt", "");
+    assert_eq!(world.read("a.txt"), "text\n", "the stored form is what a context has");
+    assert_eq!(world.read("x.up"), "TEXT\n");
+    lands(&world, "git rm -q x.up", "");
+}
+
+#[test]
+fn a_checkout_without_modes_or_links_stays_clean() {
+    let world = World::new();
+    world.sh("git config core.fileMode false; git config core.symlinks false");
+    lands(
+        &world,
+        "chmod 755 a.txt; chmod 644 ci; echo x > tool; chmod 755 tool; ln -s a.txt link",
+        "",
+    );
+    assert_eq!(world.git(["ls-files", "-s", "tool", "a.txt", "ci"]).matches("100755").count(), 2);
+    assert_eq!(world.read("link"), "a.txt");
+    lands(&world, "test -L link; ln -sf ci link; echo y > tool", "");
+    assert_eq!(world.read("link"), "ci");
+}
