@@ -36,9 +36,9 @@ pub const FAILED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long records, logs and receipts are kept.
 pub const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// How long a command may delete by itself: a small context takes less than
-/// starting a process for it.
-const AT_ONCE: Duration = Duration::from_millis(10);
+/// How long a command may delete by itself. A small context takes a millisecond
+/// or two, less than starting a process for it; on a busy machine a few more.
+const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// The parts of a task's directory that are its context.
 const CONTEXT: &[&str] = &["upper", "work", "home", "tmp", "out", "checks", "merge", "ns"];

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long to work between two pauses, at least.
-const SLICE: Duration = Duration::from_millis(2);
+const SLICE: Duration = Duration::from_millis(5);
 /// Longest pause.
 const PAUSE: Duration = Duration::from_millis(5);
 
