@@ -198,6 +198,14 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// Overlays leave directories of mode 000, which an ordinary user's temporary
+    /// directory would not be removed with.
+    fn drop(&mut self) {
+        let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(self.dir.path()).status();
+    }
+}
+
 /// A program that ended.
 #[derive(Debug)]
 pub struct Done {
