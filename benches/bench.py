@@ -205,6 +205,8 @@ class Bench:
         ratios = {}
         for size in self.sizes:
             ratios[f"dam {size} / bwrap"] = median[f"dam {size}"] / median["bwrap"]
+            if f"cold {size}" not in median:
+                continue
             for what in ("add", "remove"):
                 best = min(median[f"worktree {what} {w} {size}"] for w in {1, os.cpu_count()})
                 median[f"worktree {what} {size}"] = best
