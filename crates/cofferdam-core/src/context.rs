@@ -212,12 +212,18 @@ impl Context {
         Ok(())
     }
 
-    /// Copies a path of the person's checkout in, as it is there.
+    /// Copies a path of the person's checkout in, as it is there; of a directory,
+    /// what the base does not have. Gives the paths of files and links copied.
     ///
     /// # Errors
     /// [`Error::Usage`] for what can't be carried.
-    pub fn carry(&self, top: &Path, path: &Path) -> Result<(), Error> {
-        let (from, to) = (top.join(path), self.upper().join(path));
+    pub fn carry(&self, top: &Path, path: &Path) -> Result<Vec<PathBuf>, Error> {
+        if self.in_base(path) && !top.join(path).is_dir() {
+            return Err(Error::usage(
+                format!("`{}` is in the base already", path.display()),
+                "`--carry-dirty` takes uncommitted changes along",
+            ));
+        }
         let mut made = self.upper();
         for part in path.parent().into_iter().flat_map(Path::components) {
             made.push(part);
@@ -226,10 +232,53 @@ impl Context {
                 self.give(&made)?;
             }
         }
-        copy(&from, &to)?;
-        if self.ids.switch {
+        let mut copied = Vec::new();
+        self.copy(top, path, &mut copied)?;
+        let to = self.upper().join(path);
+        if self.ids.switch && to.symlink_metadata().is_ok() {
             give_below(&to, self.ids)?;
         }
+        Ok(copied)
+    }
+
+    /// Whether the layers hold a path.
+    fn in_base(&self, path: &Path) -> bool {
+        self.stack.lower().iter().any(|lower| {
+            use std::os::unix::fs::FileTypeExt;
+            let meta = self.base.join(lower).join(path).symlink_metadata();
+            meta.is_ok_and(|meta| !meta.file_type().is_char_device())
+        })
+    }
+
+    /// Copies a file, link or directory of the person's; nothing is followed.
+    fn copy(&self, top: &Path, path: &Path, copied: &mut Vec<PathBuf>) -> Result<(), Error> {
+        let (from, to) = (top.join(path), self.upper().join(path));
+        let meta = std::fs::symlink_metadata(&from).at("carry", &from)?;
+        if meta.is_dir() {
+            if !to.is_dir() {
+                std::fs::create_dir(&to).at("make", &to)?;
+            }
+            for entry in std::fs::read_dir(&from).at("carry", &from)? {
+                let inner = path.join(entry.at("carry", &from)?.file_name());
+                let is_dir = top.join(&inner).symlink_metadata().is_ok_and(|meta| meta.is_dir());
+                if is_dir || !self.in_base(&inner) {
+                    self.copy(top, &inner, copied)?;
+                }
+            }
+            return Ok(());
+        }
+        if meta.is_symlink() {
+            let target = std::fs::read_link(&from).at("carry", &from)?;
+            std::os::unix::fs::symlink(target, &to).at("carry", &from)?;
+        } else if meta.is_file() {
+            std::fs::copy(&from, &to).map(drop).at("carry", &from)?;
+        } else {
+            return Err(Error::usage(
+                format!("`{}` can't be carried: it is not a file", from.display()),
+                None,
+            ));
+        }
+        copied.push(path.to_owned());
         Ok(())
     }
 
@@ -365,28 +414,6 @@ fn read_small(dir: &Path, name: &str) -> Option<String> {
     let mut bytes = Vec::new();
     file.take(MOST).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// Copies a file, link or directory of the person's; nothing is followed.
-fn copy(from: &Path, to: &Path) -> Result<(), Error> {
-    let meta = std::fs::symlink_metadata(from).at("carry", from)?;
-    if meta.is_symlink() {
-        let target = std::fs::read_link(from).at("carry", from)?;
-        std::os::unix::fs::symlink(target, to).at("carry", from)
-    } else if meta.is_dir() {
-        if !to.is_dir() {
-            std::fs::create_dir(to).at("make", to)?;
-        }
-        for entry in std::fs::read_dir(from).at("carry", from)? {
-            let entry = entry.at("carry", from)?;
-            copy(&entry.path(), &to.join(entry.file_name()))?;
-        }
-        Ok(())
-    } else if meta.is_file() {
-        std::fs::copy(from, to).map(drop).at("carry", from)
-    } else {
-        Err(Error::usage(format!("`{}` can't be carried: it is not a file", from.display()), None))
-    }
 }
 
 /// Hands a tree that we have just written to the task's user.

@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cofferdam_git::gitdir::{self, TaskGit};
 use cofferdam_git::layer::LayerMaker;
@@ -30,6 +30,10 @@ use crate::request::Check;
 use crate::supervise::{self, Ended, Plan};
 use crate::task::Job;
 use crate::{Error, read_log};
+
+/// How long a check may take that does not say. It holds the target's landing lock:
+/// one that hangs would keep everybody else from landing.
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// What would land.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +169,8 @@ fn run_check(
     let spec = context.spec(&job.place, what, &told);
     let log = job.dir.path().join(format!("check-{number}.log"));
     let boundary = crate::boundary::of_level(job.request.level)?;
-    let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout: check.timeout };
+    let timeout = Some(check.timeout.unwrap_or(CHECK_TIMEOUT));
+    let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout };
     let run = supervise::run(boundary.as_ref(), &plan, &job.control, None)?;
     let outcome = match run.ended {
         Ended::Exited { code: Some(0), .. } => Outcome::Passed,

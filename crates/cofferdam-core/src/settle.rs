@@ -41,24 +41,37 @@ pub const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// The parts of a task's directory that are its context.
-const CONTEXT: &[&str] = &["upper", "work", "home", "tmp", "out", "checks", "merge", "ns"];
+const CONTEXT: &[&str] =
+    &["upper", "work", "home", "tmp", "out", "checks", "merge", "ns", "carried"];
+
+/// What [`housekeeping`] did.
+#[derive(Debug, Default)]
+pub struct Housekeeping {
+    /// What could not be done now, in words.
+    pub left: Vec<String>,
+    /// Tasks whose contexts went because their time was over.
+    pub expired: Vec<String>,
+}
 
 /// What every command that may delete begins with.
 ///
 /// # Errors
 /// When the ledger can't be read.
-pub fn housekeeping(dam: &mut Dam) -> Result<Vec<String>, Error> {
-    let mut left = reconcile(dam)?;
+pub fn housekeeping(dam: &mut Dam) -> Result<Housekeeping, Error> {
+    let mut done = Housekeeping { left: reconcile(dam)?, expired: Vec::new() };
     let before = now_ms() - i64::try_from(FAILED_FOR.as_millis()).unwrap_or(i64::MAX);
     for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
-        if task.state.is_end()
-            && task.updated_ms < before
-            && let Err(error) = expire(dam, &task)
-        {
-            left.push(format!("task `{}` is kept: {}", task.name, land::chain(&error)));
+        if !task.state.is_end() || task.updated_ms >= before {
+            continue;
+        }
+        match expire(dam, &task) {
+            Ok(()) => done.expired.push(task.name.to_string()),
+            Err(error) => {
+                done.left.push(format!("task `{}` is kept: {}", task.name, land::chain(&error)));
+            }
         }
     }
-    Ok(left)
+    Ok(done)
 }
 
 /// After a run: what is no longer needed goes.
@@ -197,7 +210,7 @@ pub(crate) fn harvest_again(job: &mut Job<'_>) -> Result<bool, Error> {
     let rules = Rules {
         excludes: job.excludes.clone(),
         ignore_case: job.config.is_true("core.ignorecase"),
-        carried: Vec::new(),
+        carried: job.carried()?,
         most_entries: 2_000_000,
         most_bytes: 64 << 30,
     };
@@ -251,7 +264,9 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
             }
         }
     } else {
-        report.kept = housekeeping(dam)?;
+        let done = housekeeping(dam)?;
+        report.kept = done.left;
+        report.contexts = done.expired;
         for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
             if !leftover(dam, &task)? {
                 continue;
@@ -277,6 +292,7 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
     }
     unused_layers(dam, &mut report)?;
     if !dry_run {
+        stores(dam, &mut report)?;
         drafts(dam)?;
         dam.layers.sweep().map_err(cofferdam_git::GitError::from)?;
         let emptied = dam.trash.empty(Duration::MAX).at("empty", dam.trash.dir())?;
@@ -302,8 +318,11 @@ fn leftover(dam: &Dam, task: &Task) -> Result<bool, Error> {
 fn orphans(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
     let tasks = dam.tasks_dir();
     for entry in std::fs::read_dir(&tasks).at("read", &tasks)? {
-        let entry = entry.at("read", &tasks)?;
-        let Ok(id) = cofferdam_ledger::TaskId::parse(&entry.file_name().to_string_lossy()) else {
+        let name = entry.at("read", &tasks)?.file_name();
+        let Ok(id) = cofferdam_ledger::TaskId::parse(&name.to_string_lossy()) else {
+            if maker_is_gone(&name, "probe-")? {
+                dam.trash.take(&tasks, &name).at("move away", tasks.join(&name))?;
+            }
             continue;
         };
         let dir = dam.task_dir(&id);
@@ -359,13 +378,38 @@ fn drafts(dam: &Dam) -> Result<(), Error> {
     let stores = dam.dir().join("store");
     for entry in std::fs::read_dir(&stores).at("read", &stores)? {
         let name = entry.at("read", &stores)?.file_name();
-        let maker = name
-            .to_string_lossy()
-            .strip_prefix(".tmp-")
-            .and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        let Some(pid) = maker else { continue };
-        if cofferdam_sandbox::process::ProcessName::of(pid).at("read", "/proc")?.is_none() {
+        if maker_is_gone(&name, ".tmp-")? {
             dam.trash.take(&stores, &name).at("move away", stores.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name is `PREFIX` and the pid of a process that is no more.
+fn maker_is_gone(name: &std::ffi::OsStr, prefix: &str) -> Result<bool, Error> {
+    let name = name.to_string_lossy();
+    let pid = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next()?.parse().ok());
+    let Some(pid) = pid else { return Ok(false) };
+    Ok(cofferdam_sandbox::process::ProcessName::of(pid).at("read", "/proc")?.is_none())
+}
+
+/// Packs our stores, and lets go of objects that nothing has referred to for two
+/// days: a landing that is going on has objects without a ref.
+fn stores(dam: &Dam, report: &mut GcReport) -> Result<(), Error> {
+    let stores = dam.dir().join("store");
+    for entry in std::fs::read_dir(&stores).at("read", &stores)? {
+        let path = entry.at("read", &stores)?.path();
+        if path.extension().is_none_or(|extension| extension != "git") {
+            continue;
+        }
+        let git = || cofferdam_git::GitCommand::ours(&path);
+        let packed = git()
+            .args(["repack", "-A", "-d", "-l", "-q", "--unpack-unreachable=2.days.ago"])
+            .run()
+            .and_then(|_| git().args(["prune", "--expire=2.days.ago"]).run());
+        // Without its repository there is nothing to borrow from, and nothing to keep.
+        if let Err(error) = packed {
+            report.kept.push(format!("`{}` can't be packed: {error}", path.display()));
         }
     }
     Ok(())

@@ -192,6 +192,12 @@ impl TaskDir {
         self.dir.join("log")
     }
 
+    /// The paths that were carried into its context, each ended by a zero byte.
+    #[must_use]
+    pub fn carried(&self) -> PathBuf {
+        self.dir.join("carried")
+    }
+
     /// The evidence.
     #[must_use]
     pub fn receipt(&self) -> PathBuf {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout};
 use std::sync::Mutex;
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use cofferdam_git::gitdir::{self, TaskGit};
 use cofferdam_git::harvest::{CommitText, Refusal, Rules, collect};
@@ -28,7 +28,7 @@ use cofferdam_git::{
 };
 use cofferdam_ledger::{Change, Durability, NewTask, State, Task, TaskId, TaskName};
 use cofferdam_sandbox::process::{ProcessName, boot_id};
-use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi};
+use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
 use cofferdam_tree::{Lock, LockError};
 
 use crate::config::RepoConfig;
@@ -200,53 +200,60 @@ fn admit<'a>(
     }
     let refs = gitdir::list_refs(&found.repo)?;
     let store = dam.store(&found.repo, &config)?;
-    let at_tip = RepoConfig::at(&store, &found.commit)?;
+    let head = match &request.base {
+        None => Some(found.commit.clone()),
+        Some(_) => found.repo.resolve("HEAD")?,
+    };
+    let at_head = head.as_ref().map(|head| RepoConfig::at(&store, head)).transpose()?;
     if request.into == Into::Current
-        && let Some(into) = &at_tip.into
+        && let Some(into) = at_head.as_ref().and_then(|config| config.into.as_ref())
     {
         request.into = Into::Named(into.clone());
     }
-    if at_tip.level.is_some_and(|level| level > request.level) {
-        return Err(Error::usage(
-            format!("`cofferdam.toml` asks for level `{}` at least", at_tip.level.expect("some")),
-            None,
-        ));
-    }
-    request.timeout = request.timeout.or(at_tip.timeout);
     let id = fresh_id()?;
     let name = match &request.name {
         Some(name) => name.clone(),
         None => default_name(&request, &id),
     };
     let target = target(&request, &found, &config, &name)?;
-    if request.base.is_none() {
-        // The base is the target's tip, which need not be what is checked out.
-        let tip = match &target {
-            TargetRef::Branch { name } if found.branch.as_ref() == Some(name) => {
-                Some(found.commit.clone())
-            }
-            _ => target.open(&found.repo, &store).fingerprint()?,
-        };
-        match (&target, tip) {
-            (TargetRef::NewBranch { .. }, Some(_)) => {
-                return Err(Error::usage(
-                    format!("branch `{target}` exists already"),
-                    "give another `--name`",
-                ));
-            }
-            (TargetRef::NewBranch { .. }, None) => {}
-            (_, Some(tip)) if tip == found.commit => {}
-            (_, Some(tip)) => {
-                found.tree = merge::tree_of(&store, &tip)?;
-                found.commit = tip;
-            }
-            (_, None) => {
-                return Err(Error::usage(format!("there is no branch `{target}`"), None));
-            }
+    let tip = match &target {
+        TargetRef::Branch { name } if found.branch.as_ref() == Some(name) => head.clone(),
+        _ => target.open(&found.repo, &store).fingerprint().map_err(|error| {
+            let why = land::chain(&error);
+            Error::usage(format!("`{target}` can't be looked at: {why}"), None)
+        })?,
+    };
+    let tip = match (&target, tip) {
+        (TargetRef::NewBranch { .. }, Some(_)) => {
+            return Err(Error::usage(
+                format!("branch `{target}` exists already"),
+                "give another `--name`",
+            ));
         }
+        (TargetRef::NewBranch { .. }, None) => found.commit.clone(),
+        (_, Some(tip)) => tip,
+        (_, None) => return Err(Error::usage(format!("there is no branch `{target}`"), None)),
+    };
+    // What the repository asks for is what the target's tip says, whatever the base.
+    let asked = match at_head {
+        Some(config) if head.as_ref() == Some(&tip) => config,
+        _ => RepoConfig::at(&store, &tip)?,
+    };
+    if let Some(level) = asked.level.filter(|level| *level > request.level) {
+        let message = format!("`cofferdam.toml` asks for level `{level}` at least");
+        return Err(Error::usage(message, None));
+    }
+    request.timeout = request.timeout.or(asked.timeout);
+    // The base is the target's tip, which need not be what is checked out.
+    if request.base.is_none() && tip != found.commit {
+        found.tree = merge::tree_of(&store, &tip)?;
+        found.commit = tip;
     }
     let owner_of = found.repo.worktree.clone().unwrap_or_else(|| found.repo.common_dir.clone());
     let ids = Ids::for_task(&owner_of).at("look at", &owner_of)?;
+    if request.wall == Wall::Nested {
+        refuse_delegated(ids).map_err(Error::Isolation)?;
+    }
     let place = Place::new(dam, &found.repo, ids)?;
     let excludes = gitdir::excludes(&found.repo, &config)?;
     let cwd = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
@@ -519,8 +526,15 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
         context.lend_objects(&job.store, &pinned, &have)?;
     }
+    let mut carried = Vec::new();
     for path in &job.request.carry {
-        context.carry(&job.place.top, path)?;
+        for copied in context.carry(&job.place.top, path)? {
+            carried.extend(copied.into_os_string().into_encoded_bytes());
+            carried.push(0);
+        }
+    }
+    if !carried.is_empty() {
+        std::fs::write(job.dir.carried(), carried).at("write", job.dir.carried())?;
     }
     if let Some(pin) = pin {
         publish::pinned(&job.repo, pin)?;
@@ -764,16 +778,10 @@ fn harvest(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
         job.end(State::Empty, "nothing changed")?;
         return Ok(false);
     }
-    let carried = job
-        .request
-        .carry
-        .iter()
-        .map(|path| std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()).to_vec())
-        .collect();
     let rules = Rules {
         excludes: job.excludes.clone(),
         ignore_case: job.config.is_true("core.ignorecase"),
-        carried,
+        carried: job.carried()?,
         most_entries: MOST_ENTRIES,
         most_bytes: MOST_BYTES,
     };
@@ -837,6 +845,19 @@ fn message(job: &Job<'_>, context: &Context) -> String {
 impl Job<'_> {
     pub(crate) fn target(&self) -> &TargetRef {
         self.facts.target.as_ref().expect("every job has a target")
+    }
+
+    /// Paths that were carried in.
+    pub(crate) fn carried(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let path = self.dir.carried();
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let paths = bytes.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+                Ok(paths.map(<[u8]>::to_vec).collect())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error).at("read", path),
+        }
     }
 
     pub(crate) fn stack(&self) -> Result<&LayerStack, Error> {
@@ -905,14 +926,8 @@ impl Job<'_> {
             .config
             .identity()
             .ok_or_else(|| Error::usage("git does not know who you are", None))?;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Ok(CommitText {
-            name,
-            mail,
-            message: self.facts.message.clone().unwrap_or_default(),
-            when: now.as_secs(),
-            zone: "+0000".into(),
-        })
+        let message = self.facts.message.clone().unwrap_or_default();
+        Ok(CommitText { name, mail, message })
     }
 
     /// The commit that pins the base.

@@ -99,8 +99,11 @@ impl GitCommand {
         let mut command = Command::new(program);
         // Of its own group: a terminal's Ctrl-C is for us, who let git finish.
         command.env_clear().stdin(Stdio::null()).process_group(0);
-        if let Some(path) = std::env::var_os("PATH") {
-            command.env("PATH", path);
+        // The time zone is part of a commit.
+        for name in ["PATH", "TZ"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
         }
         command.envs([
             ("LC_ALL", "C"),

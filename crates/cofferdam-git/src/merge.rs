@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::attributes::{self, AttributesDir};
 use crate::harvest::CommitText;
-use crate::{CommitId, GitError, Oid, Store, TreeId, layer};
+use crate::{CommitId, GitCommand, GitError, Oid, Store, TreeId, layer};
 
 /// What merging gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,15 +87,16 @@ fn tip_attributes(
     Ok(())
 }
 
+/// A commit that only gives a merge its base: by nobody, at no time.
 fn bare_commit(store: &Store, tree: &TreeId, parent: &CommitId) -> Result<Oid, GitError> {
-    let text = CommitText {
-        name: "dam".into(),
-        mail: "dam@localhost".into(),
-        message: String::new(),
-        when: 0,
-        zone: "+0000".into(),
-    };
-    write_commit(store, tree, &[parent], &text)
+    let text =
+        CommitText { name: "dam".into(), mail: "dam@localhost".into(), message: String::new() };
+    write_commit(
+        store.git().env("GIT_AUTHOR_DATE", "@0 +0000").env("GIT_COMMITTER_DATE", "@0 +0000"),
+        tree,
+        parent,
+        &text,
+    )
 }
 
 /// Writes a commit into the store.
@@ -108,22 +109,22 @@ pub fn commit(
     parent: &CommitId,
     text: &CommitText,
 ) -> Result<CommitId, GitError> {
-    write_commit(store, tree, &[parent], text).map(CommitId)
+    write_commit(store.git(), tree, parent, text).map(CommitId)
 }
 
 fn write_commit(
-    store: &Store,
+    git: GitCommand,
     tree: &TreeId,
-    parents: &[&CommitId],
+    parent: &CommitId,
     text: &CommitText,
 ) -> Result<Oid, GitError> {
-    let signature = text.signature();
-    let mut object = format!("tree {tree}\n");
-    for parent in parents {
-        object.push_str(&format!("parent {parent}\n"));
-    }
-    object.push_str(&format!("author {signature}\ncommitter {signature}\n\n{}", text.message));
-    store.git().args(["hash-object", "-t", "commit", "-w", "--stdin"]).input(object).oid()
+    git.env("GIT_AUTHOR_NAME", &text.name)
+        .env("GIT_AUTHOR_EMAIL", &text.mail)
+        .env("GIT_COMMITTER_NAME", &text.name)
+        .env("GIT_COMMITTER_EMAIL", &text.mail)
+        .args(["commit-tree", tree.as_str(), "-p", parent.as_str(), "-F", "-"])
+        .input(text.message.as_bytes())
+        .oid()
 }
 
 /// The tree of a commit.

@@ -347,7 +347,8 @@ impl Ledger {
 
     /// Forgets the tasks that have ended, are settled, have no open publication
     /// and last changed before `older_than_ms` (milliseconds since the epoch), with
-    /// their steps and publications. Their verdicts stay. Returns them, oldest first.
+    /// their steps and publications, and verdicts from before then. Returns the
+    /// tasks, oldest first.
     ///
     /// # Errors
     /// What SQLite says, or [`LedgerError::Corrupt`].
@@ -368,6 +369,7 @@ impl Ledger {
             for id in &ids {
                 delete.execute([id.as_str()])?;
             }
+            db.execute("DELETE FROM verdicts WHERE at_ms < ?1", [older_than_ms])?;
             Ok(ids)
         })
     }

@@ -13,6 +13,7 @@
 //! - [`probe`] finds out what this machine can do, by doing it.
 //! - [`process`] names processes so that a reused pid is never mistaken for one.
 
+mod cgroup;
 mod ids;
 pub mod init;
 mod landlock;
@@ -25,6 +26,7 @@ mod spec;
 mod userns;
 pub mod view;
 
+pub use cgroup::refuse_delegated;
 pub use ids::{FALLBACK_ID, Ids};
 pub use landlock::abi as landlock_abi;
 pub use mounts::read_only_overlay;

@@ -62,6 +62,12 @@ impl Renderer {
                     isolation.level, isolation.network, isolation.uid
                 );
                 self.line(&mut state, &text);
+                if isolation.network == "open" && isolation.landlock_abi < 6 {
+                    let text = format!(
+                        "  {WARN}note{WARN:#}       on this kernel the host's abstract sockets can be reached with `--net open`"
+                    );
+                    self.line(&mut state, &text);
+                }
             }
             Event::Layer { done, all } => {
                 if std::io::stderr().is_terminal() {

@@ -50,18 +50,14 @@ pub struct CommitText {
     pub mail: String,
     /// The whole message.
     pub message: String,
-    /// Seconds since 1970.
-    pub when: u64,
-    /// Hours and minutes from UTC, `+0000`.
-    pub zone: String,
 }
 
 impl CommitText {
-    /// Author or committer line of a commit, from the name on.
+    /// Name and address as an author or committer line has them.
     #[must_use]
     pub fn signature(&self) -> String {
         let clean = |text: &str| text.replace(['<', '>', '\n', '\0'], "").trim().to_owned();
-        format!("{} <{}> {} {}", clean(&self.name), clean(&self.mail), self.when, self.zone)
+        format!("{} <{}>", clean(&self.name), clean(&self.mail))
     }
 }
 
@@ -454,7 +450,14 @@ struct Importer {
 
 impl Importer {
     fn start(store: &Store) -> Result<Importer, GitError> {
-        let git = store.git().args(["fast-import", "--quiet", "--done", "--force", "--depth=0"]);
+        let git = store.git().args([
+            "fast-import",
+            "--quiet",
+            "--done",
+            "--force",
+            "--depth=0",
+            "--date-format=now",
+        ]);
         let mut talk = git.converse()?;
         let input = BufWriter::with_capacity(1 << 16, talk.child.stdin.take().expect("piped"));
         let out = BufReader::new(talk.child.stdout.take().expect("piped"));
@@ -515,7 +518,7 @@ impl Importer {
         let message = text.message.as_bytes();
         self.send(
             format!(
-                "commit {reference}\nmark :{mark}\nauthor {signature}\ncommitter {signature}\ndata {}\n",
+                "commit {reference}\nmark :{mark}\nauthor {signature} now\ncommitter {signature} now\ndata {}\n",
                 message.len()
             )
             .as_bytes(),
@@ -607,9 +610,7 @@ mod tests {
             name: "A <x>\ncommitter Evil".into(),
             mail: "a@b>".into(),
             message: String::new(),
-            when: 7,
-            zone: "+0000".into(),
         };
-        assert_eq!(text.signature(), "A xcommitter Evil <a@b> 7 +0000");
+        assert_eq!(text.signature(), "A xcommitter Evil <a@b>");
     }
 }

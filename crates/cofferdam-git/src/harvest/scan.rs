@@ -1,5 +1,6 @@
 //! The first half: what is in the upper directory, in frames.
 
+use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -38,6 +39,7 @@ struct Scan<'a, W> {
     merged: OwnedFd,
     lower: OwnedFd,
     out: W,
+    carried: HashSet<&'a [u8]>,
     ignore: gix_ignore::Search,
     /// Directories whose ignore file is in `ignore`, innermost last.
     inside: Vec<Inside>,
@@ -83,7 +85,9 @@ pub fn scan(
     let caps = Caps { entries: rules.most_entries, bytes: rules.most_bytes, ..Caps::default() };
     let mut ignore = gix_ignore::Search::default();
     ignore.add_patterns_buffer(&rules.excludes, "exclude", None, parse())?;
-    let mut scan = Scan { rules, merged, lower, out, ignore, inside: Vec::new(), own_lists: 1 };
+    let carried = rules.carried.iter().map(Vec::as_slice).collect();
+    let mut scan =
+        Scan { carried, rules, merged, lower, out, ignore, inside: Vec::new(), own_lists: 1 };
     scan.enter(b"", false)?;
     let result = Walker::new(upper, caps).walk::<ScanError>(&mut |entry| scan.visit(entry));
     let last = match result {
@@ -102,7 +106,7 @@ fn parse() -> gix_ignore::search::Ignore {
 impl<W: Write> Scan<'_, W> {
     fn visit(&mut self, entry: &Entry<'_>) -> Result<Visit, ScanError> {
         let path = entry.path;
-        if path == b".git" || self.rules.carried.iter().any(|carried| carried == path) {
+        if path == b".git" || self.carried.contains(path) {
             return Ok(Visit::Skip);
         }
         let below = self.type_in_lower(path)?;

@@ -177,8 +177,12 @@ fn killed_among_writers(bed: &Bed, mut run: Command) {
         written.len() == WRITERS
     });
     supervisor.kill().expect("kill");
-    // Not reaped yet: a dead supervisor may well be a zombie when somebody looks.
-    bed.world.dam(["list"]).expect_code(0);
+    // Not reaped yet: a dead supervisor may well be a zombie when somebody looks. Until
+    // its last thread is gone it holds its lock, and the task counts as supervised.
+    until("it was settled", || {
+        let receipt = bed.receipt().expect("receipt");
+        !["running", "verifying"].contains(&receipt["state"].as_str().expect("state"))
+    });
     let alive: Vec<String> = processes_of(bed.world.dir());
     assert!(alive.is_empty(), "{alive:?}");
     supervisor.wait().expect("wait");

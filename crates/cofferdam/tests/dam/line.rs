@@ -198,3 +198,56 @@ fn a_task_that_changes_only_the_mode_of_the_top_changes_nothing() {
     world.run(&["--name", "del", "--no-check"], "rm a.txt; chmod 000 .").expect_code(0);
     assert!(!world.path("a.txt").exists());
 }
+
+#[test]
+fn what_a_task_adds_beside_carried_files_lands() {
+    let world = World::new();
+    world.write("data/local.txt", "local\n");
+    world.write("src/scratch.txt", "scratch\n");
+    world
+        .run(
+            &["--carry", "data", "--carry", "src", "--check", "./ci"],
+            "cat data/local.txt src/scratch.txt > a.txt; echo n > data/new.txt; echo b2 > src/b.txt",
+        )
+        .expect_code(0);
+    assert_eq!(world.read("a.txt"), "local\nscratch\n");
+    assert_eq!(world.git(["ls-files", "data", "src"]), "data/new.txt\nsrc/b.txt");
+    assert_eq!(world.git(["show", "main:src/b.txt"]), "b2");
+    world.run(&["--carry", "a.txt"], "true").expect_code(2).says("in the base already");
+}
+
+#[test]
+fn what_the_repository_asks_for_is_read_at_the_targets_tip_whatever_the_base() {
+    let world = World::new();
+    world.write("cofferdam.toml", "[task]\ntimeout = \"2s\"\n[[check]]\nrun = \"./ci\"\n");
+    world.git(["add", "--all"]);
+    world.git(["commit", "--quiet", "--message", "gate"]);
+    let done = world.run(&["--base", "HEAD~1", "--name", "old"], "echo bad > a.txt");
+    done.expect_code(3).says("failed");
+    world.run(&["--base", "HEAD~1", "--name", "slow"], "sleep 100").expect_code(7);
+}
+
+#[test]
+fn a_commit_has_the_persons_time_zone() {
+    let world = World::new();
+    let run = |script: &str| {
+        let mut command = world.dam_command(["run", "--no-check", "--", "sh", "-c", script]);
+        assert!(command.env("TZ", "XYZ-9").status().expect("dam").success());
+    };
+    run("echo 1 > a.txt");
+    assert!(world.git(["log", "-1", "--format=%ai %ci"]).ends_with("+0900"));
+    // A change set that is put on another tip is a commit of another make.
+    world.run(&["--name", "t", "--no-land", "--no-check"], "echo 2 > two.txt").expect_code(8);
+    run("echo 3 > three.txt");
+    let mut land = world.dam_command(["land", "t", "--no-check"]);
+    assert!(land.env("TZ", "XYZ-9").status().expect("dam").success());
+    assert!(world.git(["log", "-1", "--format=%ai %ci"]).ends_with("+0900"));
+}
+
+#[test]
+fn a_remote_that_can_not_be_reached_is_said_before_anything_begins() {
+    let world = World::new();
+    world.git(["remote", "add", "origin", "/nowhere/at/all.git"]);
+    world.run(&["--into", "origin/main"], "true").expect_code(2).says("can't be looked at");
+    assert_eq!(world.dam(["list"]).stdout, "");
+}
