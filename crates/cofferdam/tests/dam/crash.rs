@@ -232,10 +232,12 @@ fn who_is_named_in_a_dead_tasks_context_is_ended_first() {
             }
         });
         assert!(written);
-        assert_eq!(bed.assert_sound().as_deref(), Some("failed"));
-        assert_eq!(sleeper.try_wait().expect("wait").is_some(), ended);
+        bed.world.dam(["list"]).expect_code(0);
+        let gone = sleeper.try_wait().expect("wait").is_some();
         let _ = sleeper.kill();
         sleeper.wait().expect("wait");
+        assert_eq!(gone, ended);
+        assert_eq!(bed.assert_sound().as_deref(), Some("failed"));
     }
 }
 
