@@ -566,11 +566,7 @@ fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
         ));
     }
     let index = job.dir.path().join("dirty-index");
-    match std::fs::copy(job.repo.git_dir.join("index"), &index) {
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error).at("copy", job.repo.git_dir.join("index")),
-    }
+    cofferdam_git::copy_index(&job.repo.git_dir.join("index"), &index)?;
     let git = || {
         cofferdam_git::GitCommand::persons(&job.repo.git_dir, None)
             .work_tree(&top)

@@ -287,11 +287,7 @@ impl<'a> Follow<'a> {
     fn copy_index(&self) -> Result<(), GitError> {
         let (index, copy) = (self.worktree.git_dir.join("index"), self.index_copy());
         hit("follow:copy:before").at("copy", &index)?;
-        match std::fs::copy(&index, &copy) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).at("copy", index),
-        }
+        crate::copy_index(&index, &copy)?;
         if let Some(owner) = &self.repo.owner
             && copy.exists()
         {
@@ -654,6 +650,8 @@ impl IndexLock {
     /// Writes `from` into the lock file and makes that the index.
     fn replace_index(mut self, from: &Path) -> Result<(), GitError> {
         let bytes = std::fs::read(from).at("read", from)?;
+        // The second in which git wrote it, not ours: see `copy_index`.
+        let time = std::fs::metadata(from).and_then(|meta| meta.modified()).at("look at", from)?;
         let dir = self.path.parent().expect("in a git directory").to_owned();
         let write = || -> io::Result<()> {
             hit("follow:index:write")?;
@@ -663,6 +661,7 @@ impl IndexLock {
             if let Some(owner) = &self.owner {
                 std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;
             }
+            file.set_modified(time)?;
             file.sync_all()?;
             hit("follow:index:rename")?;
             std::fs::rename(&self.path, dir.join("index"))?;

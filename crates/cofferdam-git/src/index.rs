@@ -10,7 +10,27 @@
 
 use cofferdam_tree::stat::FileStat;
 
-use crate::{GitError, ObjectFormat, Oid};
+use std::path::Path;
+
+use crate::{GitError, IoContext, ObjectFormat, Oid};
+
+/// Copies an index of the person's, if there is one, with its mtime. To git a
+/// file is unchanged only when it is older than the index: below a copy that is
+/// newer, an edit of the same size in the second of the index would not be seen,
+/// and be overwritten.
+///
+/// # Errors
+/// [`GitError::Io`].
+pub fn copy_index(from: &Path, to: &Path) -> Result<(), GitError> {
+    let mut source = match std::fs::File::open(from) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.at("read", from)?,
+    };
+    let time = source.metadata().and_then(|meta| meta.modified()).at("look at", from)?;
+    let mut copy = std::fs::File::create(to).at("make", to)?;
+    std::io::copy(&mut source, &mut copy).at("copy", from)?;
+    copy.set_modified(time).at("set the time of", to)
+}
 
 const HEADER: usize = 12;
 const STAT: usize = 40;

@@ -34,6 +34,7 @@ mod version;
 
 pub use command::{GitCommand, RunAs, Started};
 pub use config::PersonConfig;
+pub use index::copy_index;
 pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
 pub use repo::{Discovered, Repository};
 pub use store::Store;

@@ -89,6 +89,21 @@ fn changes_in_the_same_places_are_waited_for() {
     lands(&world, "echo theirs > a.txt", "");
 }
 
+/// An edit that only the index's own time gives away: same size, same second.
+const UNSEEN_BY_TIME: &str = "git config core.trustctime false; touch -d @1000000000 a.txt; git update-index --refresh; \
+     printf 'HELLO\\n' > a.txt; touch -d @1000000000 a.txt .git/index; test \"$(git --no-optional-locks status --porcelain)\" = ' M a.txt'; touch -d @1000000000 .git/index";
+
+#[test]
+fn an_edit_of_the_same_size_in_the_second_of_the_index_is_not_lost() {
+    let world = World::new();
+    world.sh(UNSEEN_BY_TIME);
+    waits(&world, "echo theirs > a.txt", "in the way");
+    assert_eq!(world.read("a.txt"), "HELLO\n");
+    // Nor is it missed where it is taken along.
+    world.run(&["--carry-dirty", "--no-check"], "cat a.txt > b.txt").expect_code(0);
+    assert_eq!(world.read("b.txt"), "HELLO\n");
+}
+
 /// A file that the person deleted but not from the index.
 #[test]
 fn a_deleted_file_is_not_put_back_without_a_word() {
