@@ -24,11 +24,11 @@ use sha2::{Digest, Sha256};
 
 use crate::context::{Context, Told, What};
 use crate::error::IoContext;
+use crate::job::Job;
 use crate::receipt::CheckReport;
 use crate::report::Event;
 use crate::request::Check;
 use crate::supervise::{self, Ended, Plan};
-use crate::task::Job;
 use crate::{Error, read_log};
 
 /// How long a check may take that does not say. It holds the target's landing lock:

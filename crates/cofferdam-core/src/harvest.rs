@@ -9,19 +9,22 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 
-use cofferdam_git::harvest::{Refusal, Rules, scan};
+use cofferdam_git::GitError;
+use cofferdam_git::harvest::{ChangeSet, CommitText, Refusal, Rules, collect, scan};
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
 use crate::context::Context;
 use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::job::Job;
+use crate::{Error, boundary};
 
 /// The first argument that makes a binary call [`main`].
 pub const ARGUMENT: &str = "__harvest";
 
 #[derive(Serialize, Deserialize)]
-struct Job {
+struct Reading {
     ids: Ids,
     base: PathBuf,
     lower: Vec<String>,
@@ -60,8 +63,13 @@ impl Helper {
 
 pub(crate) fn start(context: &Context, rules: &Rules) -> Result<Helper, Error> {
     let (lower, upper) = context.lowers();
-    let job =
-        Job { ids: context.ids, base: context.base.clone(), lower, upper, rules: rules.clone() };
+    let job = Reading {
+        ids: context.ids,
+        base: context.base.clone(),
+        lower,
+        upper,
+        rules: rules.clone(),
+    };
     let job =
         serde_json::to_vec(&job).map_err(std::io::Error::other).at("describe", &context.dir)?;
     let mut child = std::process::Command::new("/proc/self/exe")
@@ -82,6 +90,35 @@ pub(crate) fn start(context: &Context, rules: &Rules) -> Result<Helper, Error> {
     Ok(Helper { child, frames })
 }
 
+/// Takes the change set out of a context whose last process is gone.
+///
+/// # Errors
+/// [`Refusal`] for what can't land, other errors when it can't be read.
+pub(crate) fn take(
+    job: &Job<'_>,
+    context: &Context,
+    text: &CommitText,
+) -> Result<Option<ChangeSet>, Error> {
+    let base = Facts::need("base", job.facts.base.as_ref())?;
+    let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?;
+    let attributes = context.stack.attributes(&job.dam.layers);
+    let boundary = boundary::of_level(job.request.level)?;
+    let mut changes = boundary.changes(context, &job.rules()?)?;
+    let (id, frames) = (job.id.as_str(), changes.frames());
+    let collected =
+        collect(&job.store, &job.config, (base, base_tree), &attributes, text, id, frames);
+    match (collected, changes.end()) {
+        // What the helper itself says explains a cut-off stream. Any other error is
+        // why it found nobody who listens.
+        (Err(GitError::Refused(Refusal::Helper(_))), Err(helper)) => Err(helper),
+        (collected, ended) => {
+            let collected = collected?;
+            ended?;
+            Ok(collected)
+        }
+    }
+}
+
 /// Is the helper; never returns.
 pub fn main() -> ! {
     let code = match work() {
@@ -98,7 +135,7 @@ fn work() -> Result<(), Box<dyn std::error::Error>> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let mut text = Vec::new();
     std::io::stdin().read_to_end(&mut text)?;
-    let job: Job = serde_json::from_slice(&text)?;
+    let job: Reading = serde_json::from_slice(&text)?;
     rustix::process::chdir(&job.base)?;
     enter_user_namespace(job.ids, rustix::thread::UnshareFlags::NEWNS)?;
     let open = |name: &str| -> std::io::Result<OwnedFd> {

@@ -25,10 +25,10 @@ use crate::config::RepoConfig;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::gate::{self, Candidate, Judgement};
+use crate::job::Job;
 use crate::report::Event;
 use crate::request::Check;
 use crate::target::{Change, PublishError, TargetRef};
-use crate::task::Job;
 use crate::{Error, reconcile};
 
 /// How often a target that somebody else moved is tried again.

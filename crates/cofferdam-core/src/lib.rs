@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admit;
 pub mod boundary;
 pub mod config;
 pub mod context;
@@ -23,8 +24,10 @@ mod error;
 pub mod facts;
 pub mod gate;
 pub mod harvest;
+mod job;
 pub mod land;
 mod log;
+mod look;
 pub mod query;
 pub mod receipt;
 pub mod reconcile;

@@ -10,9 +10,9 @@ use cofferdam_tree::Lock;
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
+use crate::job::reopen;
 use crate::reconcile::reconcile;
 use crate::report::Silent;
-use crate::task::reopen;
 use crate::{Dam, Error, settle};
 
 /// The tasks there are, newest first.

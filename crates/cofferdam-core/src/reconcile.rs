@@ -23,9 +23,9 @@ use cofferdam_ledger::{
 };
 
 use crate::control::Control;
+use crate::job::{Job, reopen};
 use crate::report::Silent;
 use crate::target::{Change, Journal, Recovery};
-use crate::task::{Job, reopen};
 use crate::{Dam, Error, land};
 
 /// How long a killed process may take to be gone.

@@ -14,19 +14,17 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use cofferdam_git::harvest::{Rules, collect};
 use cofferdam_git::publish;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
 
-use crate::boundary;
 use crate::context::Context;
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
+use crate::job::{Job, reopen};
 use crate::reconcile::reconcile;
 use crate::report::Silent;
-use crate::task::{Job, reopen};
-use crate::{Dam, Error, land};
+use crate::{Dam, Error, harvest, land};
 
 /// The first argument that makes a binary call [`sweep_main`].
 pub const ARGUMENT: &str = "__sweep";
@@ -207,27 +205,9 @@ pub(crate) fn harvest_again(job: &mut Job<'_>) -> Result<bool, Error> {
         ids: job.ids,
         read_only: job.request.read_only,
     };
-    let rules = Rules {
-        excludes: job.excludes.clone(),
-        ignore_case: job.config.is_true("core.ignorecase"),
-        carried: job.carried()?,
-        most_entries: 2_000_000,
-        most_bytes: 64 << 30,
-    };
-    let base = Facts::need("base", job.facts.base.as_ref())?.clone();
-    let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
     let mut text = job.commit_text()?;
     text.message = format!("{}: unfinished work\n\nDam-Task: {} {0}\n", job.name, job.id);
-    let attributes = context.stack.attributes(&job.dam.layers);
-    let boundary = boundary::of_level(job.request.level)?;
-    let mut changes = boundary.changes(&context, &rules)?;
-    let id = job.id.as_str();
-    let base = (&base, &base_tree);
-    let collected =
-        collect(&job.store, &job.config, base, &attributes, &text, id, changes.frames());
-    let ended = changes.end();
-    let collected = collected?;
-    ended?;
+    let collected = harvest::take(job, &context, &text)?;
     let Some(changes) = collected else { return Ok(false) };
     job.facts.set_change(changes);
     Ok(true)

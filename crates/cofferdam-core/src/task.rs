@@ -11,64 +11,27 @@
 //! more. Whatever goes wrong on the way ends the task in a state that says so,
 //! with its work still there.
 
-use std::ffi::OsStr;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout};
-use std::sync::Mutex;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use cofferdam_git::gitdir::{self, TaskGit};
-use cofferdam_git::harvest::{CommitText, Refusal, Rules, collect};
-use cofferdam_git::layer::{LayerMaker, LayerStack};
-use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{
-    CommitId, GitError, PersonConfig, Repository, Started, Store, VersionQuery, merge, publish,
-};
-use cofferdam_ledger::{Change, Durability, NewTask, State, Task, TaskId, TaskName};
-use cofferdam_sandbox::process::{ProcessName, boot_id};
-use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
-use cofferdam_tree::{Lock, LockError};
+use cofferdam_git::layer::LayerMaker;
+use cofferdam_git::{GitError, Started, merge, publish};
+use cofferdam_ledger::State;
 
-use crate::config::RepoConfig;
-use crate::context::{Context, Place, Told, What};
+use crate::admit::{admit, isolation};
+use crate::context::{Context, Told, What};
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::{ChangeCounts, Facts};
-use crate::receipt::{Isolation, Receipt};
+use crate::job::{Job, reopen};
+use crate::look::beside_a_look;
+use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
-use crate::request::{Into, Request};
+use crate::request::Request;
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
-use crate::{Dam, Error, TaskDir, boundary, land, settle};
-
-/// How long a command runs before the checkout is looked at beside it.
-const LOOK_AFTER: Duration = Duration::from_millis(100);
-
-/// Caps of a harvest.
-const MOST_ENTRIES: u64 = 2_000_000;
-const MOST_BYTES: u64 = 64 << 30;
-
-/// A task with everything that its steps need.
-pub struct Job<'a> {
-    pub(crate) dam: &'a mut Dam,
-    pub(crate) repo: Repository,
-    pub(crate) config: PersonConfig,
-    pub(crate) store: Store,
-    pub(crate) place: Place,
-    pub(crate) ids: Ids,
-    pub(crate) excludes: Vec<u8>,
-    pub(crate) request: Request,
-    pub(crate) id: TaskId,
-    pub(crate) name: TaskName,
-    pub(crate) dir: TaskDir,
-    pub(crate) state: State,
-    pub(crate) facts: Facts,
-    pub(crate) reporter: &'a dyn Reporter,
-    pub(crate) control: Control,
-    lock: Lock,
-}
+use crate::{Dam, Error, boundary, harvest, land, settle};
 
 /// Runs one task to its end and gives its receipt.
 ///
@@ -95,7 +58,7 @@ fn line(job: &mut Job<'_>, cwd: &Path, refs: Started) -> Result<(), Error> {
     if !run_command(job, &context, cwd)? {
         return Ok(());
     }
-    if !harvest(job, &context)? {
+    if !take_out(job, &context)? {
         return Ok(());
     }
     let publish = job.request.land;
@@ -177,311 +140,6 @@ fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
         settle::remove(job)?;
     }
     Ok(())
-}
-
-/// Admission: the request is understood, the target known, the name reserved.
-/// Gives the job, the working directory, and the refs being listed meanwhile.
-fn admit<'a>(
-    dam: &'a mut Dam,
-    dir: &Path,
-    mut request: Request,
-    control: Control,
-    reporter: &'a dyn Reporter,
-) -> Result<(Job<'a>, PathBuf, Started), Error> {
-    let version = VersionQuery::start()?;
-    let mut found = Repository::discover(dir, request.base.as_deref())?;
-    let config = std::mem::take(&mut found.config);
-    version.finish()?;
-    if config.identity().is_none() {
-        return Err(Error::usage(
-            "git does not know who you are, and what lands is a commit of yours",
-            "`git config --global user.name NAME` and `git config --global user.email ADDRESS`",
-        ));
-    }
-    let refs = gitdir::list_refs(&found.repo)?;
-    let store = dam.store(&found.repo, &config)?;
-    let head = match &request.base {
-        None => Some(found.commit.clone()),
-        Some(_) => found.repo.resolve("HEAD")?,
-    };
-    let at_head = head.as_ref().map(|head| RepoConfig::at(&store, head)).transpose()?;
-    if request.into == Into::Current
-        && let Some(into) = at_head.as_ref().and_then(|config| config.into.as_ref())
-    {
-        request.into = Into::Named(into.clone());
-    }
-    let id = fresh_id()?;
-    let name = match &request.name {
-        Some(name) => name.clone(),
-        None => default_name(&request, &id),
-    };
-    let target = target(&request, &found, &config, &name)?;
-    let tip = match &target {
-        TargetRef::Branch { name } if found.branch.as_ref() == Some(name) => head.clone(),
-        _ => target.open(&found.repo, &store).fingerprint().map_err(|error| {
-            let why = land::chain(&error);
-            Error::usage(format!("`{target}` can't be looked at: {why}"), None)
-        })?,
-    };
-    let tip = match (&target, tip) {
-        (TargetRef::NewBranch { .. }, Some(_)) => {
-            return Err(Error::usage(
-                format!("branch `{target}` exists already"),
-                "give another `--name`",
-            ));
-        }
-        (TargetRef::NewBranch { .. }, None) => found.commit.clone(),
-        (_, Some(tip)) => tip,
-        (_, None) => return Err(Error::usage(format!("there is no branch `{target}`"), None)),
-    };
-    // What the repository asks for is what the target's tip says, whatever the base.
-    let asked = match at_head {
-        Some(config) if head.as_ref() == Some(&tip) => config,
-        _ => RepoConfig::at(&store, &tip)?,
-    };
-    if let Some(level) = asked.level.filter(|level| *level > request.level) {
-        let message = format!("`cofferdam.toml` asks for level `{level}` at least");
-        return Err(Error::usage(message, None));
-    }
-    request.timeout = request.timeout.or(asked.timeout);
-    // The base is the target's tip, which need not be what is checked out.
-    if request.base.is_none() && tip != found.commit {
-        found.tree = merge::tree_of(&store, &tip)?;
-        found.commit = tip;
-    }
-    let owner_of = found.repo.worktree.clone().unwrap_or_else(|| found.repo.common_dir.clone());
-    let ids = Ids::for_task(&owner_of).at("look at", &owner_of)?;
-    if request.wall == Wall::Nested {
-        refuse_delegated(ids).map_err(Error::Isolation)?;
-    }
-    let place = Place::new(dam, &found.repo, ids)?;
-    let excludes = gitdir::excludes(&found.repo, &config)?;
-    let cwd = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
-    let cwd = if cwd.starts_with(&place.top) { cwd } else { place.top.clone() };
-    for path in &request.carry {
-        check_carried(path)?;
-    }
-
-    let task_dir = dam.task_dir(&id);
-    let lock = claim(&task_dir)?;
-    let facts = Facts {
-        repo_dir: Some(place.top.clone()),
-        target: Some(target),
-        base: Some(found.commit.clone()),
-        base_tree: Some(found.tree.clone()),
-        pinned: Some(found.commit.clone()),
-        ids: Some(ids),
-        boot: Some(boot_id().at("read", "/proc")?),
-        isolation: Some(isolation(&request, ids)),
-        ..Facts::default()
-    };
-    let created = dam.ledger.create_task(NewTask {
-        id: id.clone(),
-        name: name.clone(),
-        repo: found.repo.key(),
-        spec: serde_json::to_value(&request).expect("a request serialises"),
-        facts: facts.to_value(),
-    });
-    let task = match created {
-        Ok(task) => task,
-        Err(error) => {
-            drop(lock);
-            std::fs::remove_dir_all(task_dir.path()).at("remove", task_dir.path())?;
-            return Err(error.into());
-        }
-    };
-    let job = Job {
-        dam,
-        repo: found.repo,
-        config,
-        store,
-        place,
-        ids,
-        excludes,
-        request,
-        id,
-        name,
-        dir: task_dir,
-        state: task.state,
-        facts,
-        reporter,
-        control,
-        lock,
-    };
-    Ok((job, cwd, refs))
-}
-
-/// A job for a task that exists; its lock must be free.
-pub(crate) fn reopen<'a>(
-    dam: &'a mut Dam,
-    task: Task,
-    control: Control,
-    reporter: &'a dyn Reporter,
-) -> Result<Job<'a>, Error> {
-    let dir = dam.task_dir(&task.id);
-    if !dir.path().is_dir() {
-        std::fs::create_dir(dir.path()).at("make", dir.path())?;
-    }
-    let Some(lock) = try_hold(&dir)? else { return Err(Error::Live(task.name.to_string())) };
-    // Read again below the lock: somebody may have been faster.
-    let task = dam.ledger.task(&task.id)?.ok_or_else(|| Error::NoSuchTask(task.id.to_string()))?;
-    let facts = Facts::of(&task)?;
-    let request: Request = serde_json::from_value(task.spec.clone()).map_err(|error| {
-        Error::Internal(format!("the request of task `{}` is broken: {error}", task.id))
-    })?;
-    let repo_dir = Facts::need("repository", facts.repo_dir.as_ref())?.clone();
-    let repo = Repository::find(&repo_dir)?;
-    let config = PersonConfig::read(&repo)?;
-    let store = dam.store(&repo, &config)?;
-    let ids = *Facts::need("user", facts.ids.as_ref())?;
-    let place = Place::new(dam, &repo, ids)?;
-    let excludes = gitdir::excludes(&repo, &config)?;
-    Ok(Job {
-        dam,
-        repo,
-        config,
-        store,
-        place,
-        ids,
-        excludes,
-        request,
-        id: task.id.clone(),
-        name: task.name.clone(),
-        dir,
-        state: task.state,
-        facts,
-        reporter,
-        control,
-        lock,
-    })
-}
-
-fn isolation(request: &Request, ids: Ids) -> Isolation {
-    Isolation {
-        level: request.level,
-        network: if request.network == Network::Open { "open" } else { "none" }.into(),
-        wall: if request.wall == Wall::Nested { "nested" } else { "full" }.into(),
-        landlock_abi: landlock_abi(),
-        uid: ids.uid,
-    }
-}
-
-fn fresh_id() -> Result<TaskId, Error> {
-    const ALPHABET: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let mut bytes = [0u8; 8];
-    getrandom::fill(&mut bytes).map_err(|error| Error::Internal(error.to_string()))?;
-    let text: String = bytes
-        .iter()
-        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
-        .collect();
-    TaskId::parse(&text).map_err(|error| Error::Internal(error.to_string()))
-}
-
-fn default_name(request: &Request, id: &TaskId) -> TaskName {
-    let program = request.argv.first().map(OsStr::new).unwrap_or_default();
-    let stem = Path::new(program).file_stem().unwrap_or(program).to_string_lossy().into_owned();
-    let short: String = stem.chars().take(24).collect();
-    TaskName::from_words(&format!("{short}-{}", &id.as_str()[..4]))
-}
-
-fn check_carried(path: &Path) -> Result<(), Error> {
-    use std::path::Component;
-    let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
-    if !inside || path.as_os_str().is_empty() || path.starts_with(".git") {
-        return Err(Error::usage(
-            format!(
-                "`{}` can't be carried: it is not a path inside the repository",
-                path.display()
-            ),
-            None,
-        ));
-    }
-    Ok(())
-}
-
-fn target(
-    request: &Request,
-    found: &cofferdam_git::Discovered,
-    config: &PersonConfig,
-    name: &TaskName,
-) -> Result<TargetRef, Error> {
-    match &request.into {
-        Into::NewBranch => {
-            let branch = format!("refs/heads/dam/{name}");
-            let valid =
-                !branch.contains("..") && !branch.ends_with('.') && !branch.ends_with(".lock");
-            if valid {
-                Ok(TargetRef::NewBranch { name: branch })
-            } else {
-                Err(Error::usage(
-                    format!("`dam/{name}` is no name for a branch"),
-                    "give another `--name`",
-                ))
-            }
-        }
-        Into::Current if found.repo.worktree.is_none() => Err(Error::usage(
-            "this is a bare repository, nothing is checked out to land on",
-            "`--into BRANCH` names the branch, `--branch` makes a new one",
-        )),
-        Into::Current => match &found.branch {
-            Some(branch) => Ok(TargetRef::Branch { name: branch.clone() }),
-            None => Err(Error::usage(
-                "no branch is checked out here (HEAD is detached)",
-                "`--into BRANCH` names the branch, `--branch` makes a new one",
-            )),
-        },
-        Into::Named(text) => {
-            let branch = format!("refs/heads/{text}");
-            if text.starts_with('-') || text.contains("..") {
-                return Err(Error::usage(format!("`{text}` is no name of a branch"), None));
-            }
-            if found.repo.resolve(&branch)?.is_some() {
-                return Ok(TargetRef::Branch { name: branch });
-            }
-            match RemoteBranch::parse(text, config) {
-                Some(remote) => Ok(TargetRef::Remote(remote)),
-                None => Err(Error::usage(
-                    format!("there is no branch `{text}`"),
-                    "`--branch` makes a new one from the result",
-                )),
-            }
-        }
-    }
-}
-
-/// Makes a task's directory and takes its lock. A collection that comes in between
-/// takes the directory for one whose maker died; then it is made again.
-fn claim(dir: &TaskDir) -> Result<Lock, Error> {
-    loop {
-        match std::fs::create_dir(dir.path()) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).at("make", dir.path());
-            }
-            _ => {}
-        }
-        cofferdam_failpoint::hit("task:claim").at("lock", dir.path())?;
-        match Lock::try_exclusive(&dir.lock()) {
-            Ok(Some(lock)) => return describe(lock),
-            Ok(None) => std::thread::yield_now(),
-            Err(LockError::Open { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(lock_error(error)),
-        }
-    }
-}
-
-fn lock_error(error: LockError) -> Error {
-    Error::Internal(error.to_string())
-}
-
-fn try_hold(dir: &TaskDir) -> Result<Option<Lock>, Error> {
-    Lock::try_exclusive(&dir.lock()).map_err(lock_error)?.map(describe).transpose()
-}
-
-fn describe(lock: Lock) -> Result<Lock, Error> {
-    let own = ProcessName::of(std::process::id()).at("read", "/proc")?;
-    lock.describe(&serde_json::to_string(&own).expect("a name serialises")).map_err(lock_error)?;
-    Ok(lock)
 }
 
 /// First arrow: layers, directories, private `.git`, the pin of the base.
@@ -675,63 +333,6 @@ fn run_command(job: &mut Job<'_>, context: &Context, cwd: &Path) -> Result<bool,
     }
 }
 
-/// Runs `run` and meanwhile looks what of the checkout the task does not see. On
-/// a large repository that takes longer than many a task: it ends with `run`, and
-/// is not begun for one that is over at once.
-fn beside_a_look<T>(job: &Job<'_>, run: impl FnOnce() -> T) -> T {
-    if job.repo.worktree.is_none() || job.request.carry_dirty {
-        return run();
-    }
-    let (repo, reporter) = (&job.repo, job.reporter);
-    let look = &Mutex::new(Look::default());
-    let (over, is_over) = std::sync::mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            if is_over.recv_timeout(LOOK_AFTER) != Err(RecvTimeoutError::Timeout) {
-                return;
-            }
-            let Some(mut out) = begin_look(repo, look) else { return };
-            let mut listed = Vec::new();
-            let read = out.read_to_end(&mut listed);
-            if read.is_err() || look.lock().expect("look").over {
-                return;
-            }
-            let entries = || listed.split(|byte| *byte == 0).filter(|entry| entry.len() > 3);
-            let untracked = entries().filter(|entry| entry.starts_with(b"??")).count() as u64;
-            let changed = entries().count() as u64 - untracked;
-            if changed + untracked > 0 {
-                reporter.report(Event::NotInBase { changed, untracked });
-            }
-        });
-        let done = run();
-        let mut look = look.lock().expect("look");
-        look.over = true;
-        if let Some(child) = &mut look.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        drop(over);
-        done
-    })
-}
-
-/// What the two threads of [`beside_a_look`] share.
-#[derive(Default)]
-struct Look {
-    over: bool,
-    child: Option<Child>,
-}
-
-fn begin_look(repo: &Repository, look: &Mutex<Look>) -> Option<ChildStdout> {
-    let mut look = look.lock().expect("look");
-    if look.over {
-        return None;
-    }
-    let git = repo.git().args(["status", "--porcelain", "-z", "--ignore-submodules"]);
-    let child = look.child.insert(git.converse().ok()?.child);
-    child.stdout.take()
-}
-
 /// Whether the caller's directory exists in the base.
 fn cwd_exists(job: &Job<'_>, cwd: &Path) -> bool {
     let Ok(below) = cwd.strip_prefix(&job.place.top) else { return false };
@@ -762,7 +363,7 @@ fn not_started(request: &Request, errno: i32) -> String {
 }
 
 /// Third arrow: the change set. Whether there is one to land.
-fn harvest(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
+fn take_out(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
     let begun = Instant::now();
     job.advance(State::Harvesting, None)?;
     if job.request.read_only {
@@ -774,40 +375,9 @@ fn harvest(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
         job.end(State::Empty, "nothing changed")?;
         return Ok(false);
     }
-    let rules = Rules {
-        excludes: job.excludes.clone(),
-        ignore_case: job.config.is_true("core.ignorecase"),
-        carried: job.carried()?,
-        most_entries: MOST_ENTRIES,
-        most_bytes: MOST_BYTES,
-    };
     job.facts.message = Some(message(job, context));
     let text = job.commit_text()?;
-    let base = Facts::need("base", job.facts.base.as_ref())?.clone();
-    let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
-    let attributes = context.stack.attributes(&job.dam.layers);
-    let boundary = boundary::of_level(job.request.level)?;
-    let mut changes = boundary.changes(context, &rules)?;
-    let collected = collect(
-        &job.store,
-        &job.config,
-        (&base, &base_tree),
-        &attributes,
-        &text,
-        job.id.as_str(),
-        changes.frames(),
-    );
-    let ended = changes.end();
-    let collected = match (collected, ended) {
-        // What the helper itself says explains a cut-off stream. Any other error is
-        // why it found nobody who listens.
-        (Err(GitError::Refused(Refusal::Helper(_))), Err(helper)) => return Err(helper),
-        (collected, ended) => {
-            let collected = collected?;
-            ended?;
-            collected
-        }
-    };
+    let collected = harvest::take(job, context, &text)?;
     job.took("harvested", begun);
     let Some(changes) = collected else {
         job.end(State::Empty, "nothing changed")?;
@@ -836,102 +406,4 @@ fn message(job: &Job<'_>, context: &Context) -> String {
         .unwrap_or_else(|| format!("{}: {}", job.name, job.request.command()));
     let clean: String = text.chars().filter(|c| *c != '\0').collect();
     format!("{}\n\nDam-Task: {} {}\n", clean.trim_end(), job.id, job.name)
-}
-
-impl Job<'_> {
-    pub(crate) fn target(&self) -> &TargetRef {
-        self.facts.target.as_ref().expect("every job has a target")
-    }
-
-    /// Paths that were carried in.
-    pub(crate) fn carried(&self) -> Result<Vec<Vec<u8>>, Error> {
-        let path = self.dir.carried();
-        match std::fs::read(&path) {
-            Ok(bytes) => {
-                let paths = bytes.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-                Ok(paths.map(<[u8]>::to_vec).collect())
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error).at("read", path),
-        }
-    }
-
-    pub(crate) fn stack(&self) -> Result<&LayerStack, Error> {
-        Facts::need("layers", self.facts.stack.as_ref())
-    }
-
-    /// While the answer lives, each git that is started holds the task's lock too.
-    /// One that outlives us can still move a ref: nobody may judge on which side of
-    /// the commit point we died before it has ended.
-    pub(crate) fn with_git(&self) -> Result<std::os::fd::OwnedFd, Error> {
-        self.lock.lend().at("hold", self.lock.path())
-    }
-
-    pub(crate) fn interrupted(&self) -> bool {
-        self.control.interrupts() > 0
-    }
-
-    pub(crate) fn record(&self) -> Result<Task, Error> {
-        self.dam.ledger.task(&self.id)?.ok_or_else(|| Error::NoSuchTask(self.id.to_string()))
-    }
-
-    /// Writes down the evidence, from the record.
-    pub(crate) fn write_receipt(&self) -> Result<Task, Error> {
-        let task = self.record()?;
-        let path = self.dir.receipt();
-        let text = serde_json::to_vec_pretty(&Receipt::of(&task)?).expect("a receipt serialises");
-        cofferdam_tree::write_atomic(&path, &text, 0o600).at("write", &path)?;
-        Ok(task)
-    }
-
-    /// Goes into the next state, with everything found out so far.
-    pub(crate) fn advance(&mut self, to: State, reason: Option<&str>) -> Result<(), Error> {
-        let change = Change { facts: Some(self.facts.to_value()), reason, detail: None };
-        self.dam.ledger.transition(&self.id, self.state, to, change, Durability::Normal)?;
-        self.state = to;
-        Ok(())
-    }
-
-    /// Comes to an end.
-    pub(crate) fn end(&mut self, state: State, why: &str) -> Result<(), Error> {
-        self.advance(state, Some(why))
-    }
-
-    /// Writes what was found out, without a change of state.
-    pub(crate) fn note(&mut self) -> Result<(), Error> {
-        self.dam.ledger.note(&self.id, self.facts.to_value(), Durability::Normal)?;
-        Ok(())
-    }
-
-    pub(crate) fn took(&mut self, step: &str, begun: Instant) {
-        self.facts.steps.push((step.to_owned(), millis(begun.elapsed())));
-    }
-
-    pub(crate) fn told(&self, step: &'static str, begun: Instant, text: String) {
-        self.reporter.report(Event::Step { step, took_ms: millis(begun.elapsed()), text });
-    }
-
-    pub(crate) fn step(&mut self, step: &'static str, begun: Instant, text: String) {
-        self.took(step, begun);
-        self.told(step, begun, text);
-    }
-
-    /// Who commits and what the commit says.
-    pub(crate) fn commit_text(&self) -> Result<CommitText, Error> {
-        let (name, mail) = self
-            .config
-            .identity()
-            .ok_or_else(|| Error::usage("git does not know who you are", None))?;
-        let message = self.facts.message.clone().unwrap_or_default();
-        Ok(CommitText { name, mail, message })
-    }
-
-    /// The commit that pins the base.
-    pub(crate) fn pinned(&self) -> Option<&CommitId> {
-        self.facts.pinned.as_ref()
-    }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,0 +1,247 @@
+//! Admission: a request is understood, its target known, its name reserved.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use cofferdam_git::remote::RemoteBranch;
+use cofferdam_git::{PersonConfig, Repository, Started, VersionQuery, gitdir, merge};
+use cofferdam_ledger::{NewTask, TaskId, TaskName};
+use cofferdam_sandbox::process::boot_id;
+use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
+
+use crate::config::RepoConfig;
+use crate::context::Place;
+use crate::control::Control;
+use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::job::{Job, claim};
+use crate::receipt::Isolation;
+use crate::report::Reporter;
+use crate::request::{Into, Request};
+use crate::target::TargetRef;
+use crate::{Dam, Error, land};
+
+/// Admission: the request is understood, the target known, the name reserved.
+/// Gives the job, the working directory, and the refs being listed meanwhile.
+pub(crate) fn admit<'a>(
+    dam: &'a mut Dam,
+    dir: &Path,
+    mut request: Request,
+    control: Control,
+    reporter: &'a dyn Reporter,
+) -> Result<(Job<'a>, PathBuf, Started), Error> {
+    let version = VersionQuery::start()?;
+    let mut found = Repository::discover(dir, request.base.as_deref())?;
+    let config = std::mem::take(&mut found.config);
+    version.finish()?;
+    if config.identity().is_none() {
+        return Err(Error::usage(
+            "git does not know who you are, and what lands is a commit of yours",
+            "`git config --global user.name NAME` and `git config --global user.email ADDRESS`",
+        ));
+    }
+    let refs = gitdir::list_refs(&found.repo)?;
+    let store = dam.store(&found.repo, &config)?;
+    let head = match &request.base {
+        None => Some(found.commit.clone()),
+        Some(_) => found.repo.resolve("HEAD")?,
+    };
+    let at_head = head.as_ref().map(|head| RepoConfig::at(&store, head)).transpose()?;
+    if request.into == Into::Current
+        && let Some(into) = at_head.as_ref().and_then(|config| config.into.as_ref())
+    {
+        request.into = Into::Named(into.clone());
+    }
+    let id = fresh_id()?;
+    let name = match &request.name {
+        Some(name) => name.clone(),
+        None => default_name(&request, &id),
+    };
+    let target = target(&request, &found, &config, &name)?;
+    let tip = match &target {
+        TargetRef::Branch { name } if found.branch.as_ref() == Some(name) => head.clone(),
+        _ => target.open(&found.repo, &store).fingerprint().map_err(|error| {
+            let why = land::chain(&error);
+            Error::usage(format!("`{target}` can't be looked at: {why}"), None)
+        })?,
+    };
+    let tip = match (&target, tip) {
+        (TargetRef::NewBranch { .. }, Some(_)) => {
+            return Err(Error::usage(
+                format!("branch `{target}` exists already"),
+                "give another `--name`",
+            ));
+        }
+        (TargetRef::NewBranch { .. }, None) => found.commit.clone(),
+        (_, Some(tip)) => tip,
+        (_, None) => return Err(Error::usage(format!("there is no branch `{target}`"), None)),
+    };
+    // What the repository asks for is what the target's tip says, whatever the base.
+    let asked = match at_head {
+        Some(config) if head.as_ref() == Some(&tip) => config,
+        _ => RepoConfig::at(&store, &tip)?,
+    };
+    if let Some(level) = asked.level.filter(|level| *level > request.level) {
+        let message = format!("`cofferdam.toml` asks for level `{level}` at least");
+        return Err(Error::usage(message, None));
+    }
+    request.timeout = request.timeout.or(asked.timeout);
+    // The base is the target's tip, which need not be what is checked out.
+    if request.base.is_none() && tip != found.commit {
+        found.tree = merge::tree_of(&store, &tip)?;
+        found.commit = tip;
+    }
+    let owner_of = found.repo.worktree.clone().unwrap_or_else(|| found.repo.common_dir.clone());
+    let ids = Ids::for_task(&owner_of).at("look at", &owner_of)?;
+    if request.wall == Wall::Nested {
+        refuse_delegated(ids).map_err(Error::Isolation)?;
+    }
+    let place = Place::new(dam, &found.repo, ids)?;
+    let excludes = gitdir::excludes(&found.repo, &config)?;
+    let cwd = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let cwd = if cwd.starts_with(&place.top) { cwd } else { place.top.clone() };
+    for path in &request.carry {
+        check_carried(path)?;
+    }
+
+    let task_dir = dam.task_dir(&id);
+    let lock = claim(&task_dir)?;
+    let facts = Facts {
+        repo_dir: Some(place.top.clone()),
+        target: Some(target),
+        base: Some(found.commit.clone()),
+        base_tree: Some(found.tree.clone()),
+        pinned: Some(found.commit.clone()),
+        ids: Some(ids),
+        boot: Some(boot_id().at("read", "/proc")?),
+        isolation: Some(isolation(&request, ids)),
+        ..Facts::default()
+    };
+    let created = dam.ledger.create_task(NewTask {
+        id: id.clone(),
+        name: name.clone(),
+        repo: found.repo.key(),
+        spec: serde_json::to_value(&request).expect("a request serialises"),
+        facts: facts.to_value(),
+    });
+    let task = match created {
+        Ok(task) => task,
+        Err(error) => {
+            drop(lock);
+            std::fs::remove_dir_all(task_dir.path()).at("remove", task_dir.path())?;
+            return Err(error.into());
+        }
+    };
+    let job = Job {
+        dam,
+        repo: found.repo,
+        config,
+        store,
+        place,
+        ids,
+        excludes,
+        request,
+        id,
+        name,
+        dir: task_dir,
+        state: task.state,
+        facts,
+        reporter,
+        control,
+        lock,
+    };
+    Ok((job, cwd, refs))
+}
+
+pub(crate) fn isolation(request: &Request, ids: Ids) -> Isolation {
+    Isolation {
+        level: request.level,
+        network: if request.network == Network::Open { "open" } else { "none" }.into(),
+        wall: if request.wall == Wall::Nested { "nested" } else { "full" }.into(),
+        landlock_abi: landlock_abi(),
+        uid: ids.uid,
+    }
+}
+
+fn fresh_id() -> Result<TaskId, Error> {
+    const ALPHABET: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let mut bytes = [0u8; 8];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Internal(error.to_string()))?;
+    let text: String = bytes
+        .iter()
+        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
+        .collect();
+    TaskId::parse(&text).map_err(|error| Error::Internal(error.to_string()))
+}
+
+fn default_name(request: &Request, id: &TaskId) -> TaskName {
+    let program = request.argv.first().map(OsStr::new).unwrap_or_default();
+    let stem = Path::new(program).file_stem().unwrap_or(program).to_string_lossy().into_owned();
+    let short: String = stem.chars().take(24).collect();
+    TaskName::from_words(&format!("{short}-{}", &id.as_str()[..4]))
+}
+
+fn check_carried(path: &Path) -> Result<(), Error> {
+    use std::path::Component;
+    let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if !inside || path.as_os_str().is_empty() || path.starts_with(".git") {
+        return Err(Error::usage(
+            format!(
+                "`{}` can't be carried: it is not a path inside the repository",
+                path.display()
+            ),
+            None,
+        ));
+    }
+    Ok(())
+}
+
+fn target(
+    request: &Request,
+    found: &cofferdam_git::Discovered,
+    config: &PersonConfig,
+    name: &TaskName,
+) -> Result<TargetRef, Error> {
+    match &request.into {
+        Into::NewBranch => {
+            let branch = format!("refs/heads/dam/{name}");
+            let valid =
+                !branch.contains("..") && !branch.ends_with('.') && !branch.ends_with(".lock");
+            if valid {
+                Ok(TargetRef::NewBranch { name: branch })
+            } else {
+                Err(Error::usage(
+                    format!("`dam/{name}` is no name for a branch"),
+                    "give another `--name`",
+                ))
+            }
+        }
+        Into::Current if found.repo.worktree.is_none() => Err(Error::usage(
+            "this is a bare repository, nothing is checked out to land on",
+            "`--into BRANCH` names the branch, `--branch` makes a new one",
+        )),
+        Into::Current => match &found.branch {
+            Some(branch) => Ok(TargetRef::Branch { name: branch.clone() }),
+            None => Err(Error::usage(
+                "no branch is checked out here (HEAD is detached)",
+                "`--into BRANCH` names the branch, `--branch` makes a new one",
+            )),
+        },
+        Into::Named(text) => {
+            let branch = format!("refs/heads/{text}");
+            if text.starts_with('-') || text.contains("..") {
+                return Err(Error::usage(format!("`{text}` is no name of a branch"), None));
+            }
+            if found.repo.resolve(&branch)?.is_some() {
+                return Ok(TargetRef::Branch { name: branch });
+            }
+            match RemoteBranch::parse(text, config) {
+                Some(remote) => Ok(TargetRef::Remote(remote)),
+                None => Err(Error::usage(
+                    format!("there is no branch `{text}`"),
+                    "`--branch` makes a new one from the result",
+                )),
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A task in hand: everything that its steps need, and its lock.
+
+use std::time::{Duration, Instant};
+
+use cofferdam_git::gitdir;
+use cofferdam_git::harvest::{CommitText, Rules};
+use cofferdam_git::layer::LayerStack;
+use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
+use cofferdam_ledger::{Change, Durability, State, Task, TaskId, TaskName};
+use cofferdam_sandbox::Ids;
+use cofferdam_sandbox::process::ProcessName;
+use cofferdam_tree::{Lock, LockError};
+
+use crate::context::Place;
+use crate::control::Control;
+use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::receipt::Receipt;
+use crate::report::{Event, Reporter};
+use crate::request::Request;
+use crate::target::TargetRef;
+use crate::{Dam, Error, TaskDir};
+
+/// Caps of a harvest.
+const MOST_ENTRIES: u64 = 2_000_000;
+const MOST_BYTES: u64 = 64 << 30;
+
+/// A task with everything that its steps need.
+pub struct Job<'a> {
+    pub(crate) dam: &'a mut Dam,
+    pub(crate) repo: Repository,
+    pub(crate) config: PersonConfig,
+    pub(crate) store: Store,
+    pub(crate) place: Place,
+    pub(crate) ids: Ids,
+    pub(crate) excludes: Vec<u8>,
+    pub(crate) request: Request,
+    pub(crate) id: TaskId,
+    pub(crate) name: TaskName,
+    pub(crate) dir: TaskDir,
+    pub(crate) state: State,
+    pub(crate) facts: Facts,
+    pub(crate) reporter: &'a dyn Reporter,
+    pub(crate) control: Control,
+    pub(crate) lock: Lock,
+}
+
+/// A job for a task that exists; its lock must be free.
+pub(crate) fn reopen<'a>(
+    dam: &'a mut Dam,
+    task: Task,
+    control: Control,
+    reporter: &'a dyn Reporter,
+) -> Result<Job<'a>, Error> {
+    let dir = dam.task_dir(&task.id);
+    if !dir.path().is_dir() {
+        std::fs::create_dir(dir.path()).at("make", dir.path())?;
+    }
+    let Some(lock) = try_hold(&dir)? else { return Err(Error::Live(task.name.to_string())) };
+    // Read again below the lock: somebody may have been faster.
+    let task = dam.ledger.task(&task.id)?.ok_or_else(|| Error::NoSuchTask(task.id.to_string()))?;
+    let facts = Facts::of(&task)?;
+    let request: Request = serde_json::from_value(task.spec.clone()).map_err(|error| {
+        Error::Internal(format!("the request of task `{}` is broken: {error}", task.id))
+    })?;
+    let repo_dir = Facts::need("repository", facts.repo_dir.as_ref())?.clone();
+    let repo = Repository::find(&repo_dir)?;
+    let config = PersonConfig::read(&repo)?;
+    let store = dam.store(&repo, &config)?;
+    let ids = *Facts::need("user", facts.ids.as_ref())?;
+    let place = Place::new(dam, &repo, ids)?;
+    let excludes = gitdir::excludes(&repo, &config)?;
+    Ok(Job {
+        dam,
+        repo,
+        config,
+        store,
+        place,
+        ids,
+        excludes,
+        request,
+        id: task.id.clone(),
+        name: task.name.clone(),
+        dir,
+        state: task.state,
+        facts,
+        reporter,
+        control,
+        lock,
+    })
+}
+
+/// Makes a task's directory and takes its lock. A collection that comes in between
+/// takes the directory for one whose maker died; then it is made again.
+pub(crate) fn claim(dir: &TaskDir) -> Result<Lock, Error> {
+    loop {
+        match std::fs::create_dir(dir.path()) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(error).at("make", dir.path());
+            }
+            _ => {}
+        }
+        cofferdam_failpoint::hit("task:claim").at("lock", dir.path())?;
+        match Lock::try_exclusive(&dir.lock()) {
+            Ok(Some(lock)) => return describe(lock),
+            Ok(None) => std::thread::yield_now(),
+            Err(LockError::Open { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(lock_error(error)),
+        }
+    }
+}
+
+fn lock_error(error: LockError) -> Error {
+    Error::Internal(error.to_string())
+}
+
+fn try_hold(dir: &TaskDir) -> Result<Option<Lock>, Error> {
+    Lock::try_exclusive(&dir.lock()).map_err(lock_error)?.map(describe).transpose()
+}
+
+fn describe(lock: Lock) -> Result<Lock, Error> {
+    let own = ProcessName::of(std::process::id()).at("read", "/proc")?;
+    lock.describe(&serde_json::to_string(&own).expect("a name serialises")).map_err(lock_error)?;
+    Ok(lock)
+}
+
+impl Job<'_> {
+    pub(crate) fn target(&self) -> &TargetRef {
+        self.facts.target.as_ref().expect("every job has a target")
+    }
+
+    /// Paths that were carried in.
+    pub(crate) fn carried(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let path = self.dir.carried();
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let paths = bytes.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+                Ok(paths.map(<[u8]>::to_vec).collect())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error).at("read", path),
+        }
+    }
+
+    /// What decides about what is taken out of its context.
+    pub(crate) fn rules(&self) -> Result<Rules, Error> {
+        Ok(Rules {
+            excludes: self.excludes.clone(),
+            ignore_case: self.config.is_true("core.ignorecase"),
+            carried: self.carried()?,
+            most_entries: MOST_ENTRIES,
+            most_bytes: MOST_BYTES,
+        })
+    }
+
+    pub(crate) fn stack(&self) -> Result<&LayerStack, Error> {
+        Facts::need("layers", self.facts.stack.as_ref())
+    }
+
+    /// While the answer lives, each git that is started holds the task's lock too.
+    /// One that outlives us can still move a ref: nobody may judge on which side of
+    /// the commit point we died before it has ended.
+    pub(crate) fn with_git(&self) -> Result<std::os::fd::OwnedFd, Error> {
+        self.lock.lend().at("hold", self.lock.path())
+    }
+
+    pub(crate) fn interrupted(&self) -> bool {
+        self.control.interrupts() > 0
+    }
+
+    pub(crate) fn record(&self) -> Result<Task, Error> {
+        self.dam.ledger.task(&self.id)?.ok_or_else(|| Error::NoSuchTask(self.id.to_string()))
+    }
+
+    /// Writes down the evidence, from the record.
+    pub(crate) fn write_receipt(&self) -> Result<Task, Error> {
+        let task = self.record()?;
+        let path = self.dir.receipt();
+        let text = serde_json::to_vec_pretty(&Receipt::of(&task)?).expect("a receipt serialises");
+        cofferdam_tree::write_atomic(&path, &text, 0o600).at("write", &path)?;
+        Ok(task)
+    }
+
+    /// Goes into the next state, with everything found out so far.
+    pub(crate) fn advance(&mut self, to: State, reason: Option<&str>) -> Result<(), Error> {
+        let change = Change { facts: Some(self.facts.to_value()), reason, detail: None };
+        self.dam.ledger.transition(&self.id, self.state, to, change, Durability::Normal)?;
+        self.state = to;
+        Ok(())
+    }
+
+    /// Comes to an end.
+    pub(crate) fn end(&mut self, state: State, why: &str) -> Result<(), Error> {
+        self.advance(state, Some(why))
+    }
+
+    /// Writes what was found out, without a change of state.
+    pub(crate) fn note(&mut self) -> Result<(), Error> {
+        self.dam.ledger.note(&self.id, self.facts.to_value(), Durability::Normal)?;
+        Ok(())
+    }
+
+    pub(crate) fn took(&mut self, step: &str, begun: Instant) {
+        self.facts.steps.push((step.to_owned(), millis(begun.elapsed())));
+    }
+
+    pub(crate) fn told(&self, step: &'static str, begun: Instant, text: String) {
+        self.reporter.report(Event::Step { step, took_ms: millis(begun.elapsed()), text });
+    }
+
+    pub(crate) fn step(&mut self, step: &'static str, begun: Instant, text: String) {
+        self.took(step, begun);
+        self.told(step, begun, text);
+    }
+
+    /// Who commits and what the commit says.
+    pub(crate) fn commit_text(&self) -> Result<CommitText, Error> {
+        let (name, mail) = self
+            .config
+            .identity()
+            .ok_or_else(|| Error::usage("git does not know who you are", None))?;
+        let message = self.facts.message.clone().unwrap_or_default();
+        Ok(CommitText { name, mail, message })
+    }
+
+    /// The commit that pins the base.
+    pub(crate) fn pinned(&self) -> Option<&CommitId> {
+        self.facts.pinned.as_ref()
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,72 @@
+//! What of the checkout a task does not see, found out beside the task.
+
+use std::io::Read;
+use std::process::{Child, ChildStdout};
+use std::sync::Mutex;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use cofferdam_git::Repository;
+
+use crate::job::Job;
+use crate::report::Event;
+
+/// How long a command runs before the checkout is looked at beside it.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
+
+/// Runs `run` and meanwhile looks what of the checkout the task does not see. On
+/// a large repository that takes longer than many a task: it ends with `run`, and
+/// is not begun for one that is over at once.
+pub(crate) fn beside_a_look<T>(job: &Job<'_>, run: impl FnOnce() -> T) -> T {
+    if job.repo.worktree.is_none() || job.request.carry_dirty {
+        return run();
+    }
+    let (repo, reporter) = (&job.repo, job.reporter);
+    let look = &Mutex::new(Look::default());
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_over.recv_timeout(LOOK_AFTER) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let Some(mut out) = begin_look(repo, look) else { return };
+            let mut listed = Vec::new();
+            let read = out.read_to_end(&mut listed);
+            if read.is_err() || look.lock().expect("look").over {
+                return;
+            }
+            let entries = || listed.split(|byte| *byte == 0).filter(|entry| entry.len() > 3);
+            let untracked = entries().filter(|entry| entry.starts_with(b"??")).count() as u64;
+            let changed = entries().count() as u64 - untracked;
+            if changed + untracked > 0 {
+                reporter.report(Event::NotInBase { changed, untracked });
+            }
+        });
+        let done = run();
+        let mut look = look.lock().expect("look");
+        look.over = true;
+        if let Some(child) = &mut look.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        drop(over);
+        done
+    })
+}
+
+/// What the two threads of [`beside_a_look`] share.
+#[derive(Default)]
+struct Look {
+    over: bool,
+    child: Option<Child>,
+}
+
+fn begin_look(repo: &Repository, look: &Mutex<Look>) -> Option<ChildStdout> {
+    let mut look = look.lock().expect("look");
+    if look.over {
+        return None;
+    }
+    let git = repo.git().args(["status", "--porcelain", "-z", "--ignore-submodules"]);
+    let child = look.child.insert(git.converse().ok()?.child);
+    child.stdout.take()
+}
