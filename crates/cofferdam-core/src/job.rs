@@ -149,6 +149,7 @@ impl Job<'_> {
             excludes: self.excludes.clone(),
             ignore_case: self.config.is_true("core.ignorecase"),
             carried: self.carried()?,
+            format: self.repo.format,
             most_entries: MOST_ENTRIES,
             most_bytes: MOST_BYTES,
         })

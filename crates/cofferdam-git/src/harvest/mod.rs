@@ -12,7 +12,8 @@
 //!
 //! What counts as tracked is what the lower layers hold: they are the base tree
 //! and nothing else. So a file below an ignored directory that was committed
-//! once is still seen, as git itself sees it.
+//! once is still seen, as git itself sees it. An ignored file that the task added
+//! by force is found in the task's index, read by our own parser.
 //!
 //! | found in upper | becomes |
 //! |---|---|

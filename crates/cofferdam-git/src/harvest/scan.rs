@@ -12,6 +12,8 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 
 use super::frame::Frame;
 use super::names;
+use crate::ObjectFormat;
+use crate::index::Index;
 
 const IGNORE_FILE: &[u8] = b".gitignore";
 /// As git: a longer ignore file is not read.
@@ -28,6 +30,8 @@ pub struct Rules {
     pub ignore_case: bool,
     /// Paths that were carried in: never part of the result.
     pub carried: Vec<Vec<u8>>,
+    /// The hash function that indexes are written with.
+    pub format: ObjectFormat,
     /// Most entries in the upper directory.
     pub most_entries: u64,
     /// Most bytes in the upper directory.
@@ -40,6 +44,8 @@ struct Scan<'a, W> {
     lower: OwnedFd,
     out: W,
     carried: HashSet<&'a [u8]>,
+    /// Paths that only the task's own index tracks, and the directories above them.
+    forced: HashSet<Vec<u8>>,
     ignore: gix_ignore::Search,
     /// Directories whose ignore file is in `ignore`, innermost last.
     inside: Vec<Inside>,
@@ -86,8 +92,18 @@ pub fn scan(
     let mut ignore = gix_ignore::Search::default();
     ignore.add_patterns_buffer(&rules.excludes, "exclude", None, parse())?;
     let carried = rules.carried.iter().map(Vec::as_slice).collect();
+    let (forced, unread) = match tracked_by_force(&upper, &lower, rules.format) {
+        Ok(forced) => (forced, None),
+        Err(why) => (HashSet::new(), Some(why)),
+    };
+    let inside = Vec::new();
     let mut scan =
-        Scan { carried, rules, merged, lower, out, ignore, inside: Vec::new(), own_lists: 1 };
+        Scan { carried, forced, rules, merged, lower, out, ignore, inside, own_lists: 1 };
+    if let Some(why) = unread {
+        let what = format!("unreadable ({why}): ignored files that it tracks are not taken");
+        Frame::LeftOut { path: b".git/index".to_vec(), what: what.into_bytes() }
+            .write(&mut scan.out)?;
+    }
     scan.enter(b"", false)?;
     let result = Walker::new(upper, caps).walk::<ScanError>(&mut |entry| scan.visit(entry));
     let last = match result {
@@ -121,7 +137,8 @@ impl<W: Write> Scan<'_, W> {
         let tracked = below.is_some_and(|kind| (kind == FileType::Directory) == is_dir);
         let ignored =
             self.inside.last().is_some_and(|dir| dir.ignored) || self.is_ignored(path, is_dir);
-        if ignored && !tracked && !(special && below.is_some()) {
+        let wanted = tracked || self.forced.contains(path) || (special && below.is_some());
+        if ignored && !wanted {
             if below.is_some() {
                 Frame::Clear { path: path.to_vec() }.write(&mut self.out)?;
             }
@@ -270,6 +287,45 @@ impl<W: Write> Scan<'_, W> {
             .pattern_matching_relative_path(path.into(), Some(is_dir), case)
             .is_some_and(|hit| !hit.pattern.is_negative())
     }
+}
+
+/// What the task's index tracks and the base's does not, with the directories above:
+/// `git add -f` of something ignored is a decision of the task's. Its index is
+/// bytes like any others, read by our own parser.
+fn tracked_by_force(
+    upper: &OwnedFd,
+    lower: &OwnedFd,
+    format: ObjectFormat,
+) -> Result<HashSet<Vec<u8>>, String> {
+    let mut forced = HashSet::new();
+    let own = read_plain_file(upper, b".git/index").map_err(|error| error.to_string())?;
+    if own.is_empty() {
+        return Ok(forced);
+    }
+    let base = read_plain_file(lower, b".git/index").map_err(|error| error.to_string())?;
+    let paths = |bytes: Vec<u8>| -> Result<Vec<Vec<u8>>, String> {
+        let mut paths = Vec::new();
+        let mut each = |entry: crate::index::Entry<'_>| {
+            paths.push(entry.path.to_vec());
+            Ok::<_, crate::GitError>(())
+        };
+        Index::parse(bytes, format)
+            .and_then(|index| index.each(&mut each))
+            .map_err(|error| error.to_string())?;
+        Ok(paths)
+    };
+    let base = paths(base)?;
+    for path in paths(own)? {
+        // Both are in the same order, but the task's is only said to be.
+        if base.binary_search(&path).is_ok() {
+            continue;
+        }
+        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            forced.insert(path[..at].to_vec());
+        }
+        forced.insert(path);
+    }
+    Ok(forced)
 }
 
 /// A regular file's content; nothing when it is missing or anything else (git

@@ -1,6 +1,6 @@
 //! What is ignored, and who says so.
 
-use super::{prepared, same, same_after, tree};
+use super::{prepared, same, same_after};
 
 #[test]
 fn patterns_nest_and_negate() {
@@ -92,21 +92,29 @@ fn odd_patterns() {
     same("printf '\\357\\273\\277*.bom\\n' > .gitignore", "echo 1 > a.bom; echo 2 > a.txt");
 }
 
-/// Documented: what is ignored is decided by the rules alone. A task's index is
-/// hostile data and is not read; `git add -f` inside takes nothing along.
 #[test]
-fn force_adding_inside_takes_nothing_along() {
-    for script in [
-        "echo 1 > a.log; git add -f a.log",
-        "echo 1 > a.log; git add -f a.log; git commit -qm forced",
-    ] {
-        let world = prepared("true", "true", false);
-        let head = tree(&world, "HEAD");
-        world.run(&["--no-check", "--name", "t"], script).expect_code(0);
-        assert_eq!(tree(&world, "main"), head);
-        assert_eq!(world.state_of("t"), "empty");
-    }
-    // Removing from the index what stays on disk changes nothing either.
+fn what_the_task_added_by_force_is_taken_along() {
+    same("true", "echo 1 > a.log; git add -f a.log");
+    same("true", "echo 1 > a.log; echo 2 > b.log; git add -f a.log; git commit -qm forced");
+    same(
+        "true",
+        "mkdir -p out.log/sub; echo 1 > out.log/sub/f; echo 2 > out.log/other; git add -f out.log/sub/f; git commit -qm forced; rm -rf src",
+    );
+}
+
+#[test]
+fn an_index_that_is_broken_takes_nothing_along_and_is_named() {
+    let world = prepared("true", "true", false);
+    let done = world.run(
+        &["--no-check", "--name", "t"],
+        "echo 1 > a.log; echo 2 > b.txt; git add -f a.log; printf 'DIRC\\0\\0\\0\\2\\0\\0\\377\\377' > .git/index",
+    );
+    done.expect_code(0).says("`.git/index` is unreadable");
+    assert_eq!(world.git(["ls-files", "a.log", "b.txt"]), "b.txt");
+}
+
+#[test]
+fn what_is_only_out_of_the_index_stays() {
     let world = prepared("true", "true", false);
     world
         .run(&["--no-check", "--name", "t"], "git rm -q --cached a.txt; git commit -qm gone")
