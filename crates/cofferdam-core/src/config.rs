@@ -74,6 +74,9 @@ impl RepoConfig {
                     check.as_table().ok_or("`check` must be a list of tables, `[[check]]`")?;
                 known(check, "check.", &["name", "run", "timeout"])?;
                 let run = text_of(check, "check.", "run")?.ok_or("a `[[check]]` lacks `run`")?;
+                if run.trim().is_empty() {
+                    return Err("`check.run` is empty: it would always pass".into());
+                }
                 let name = text_of(check, "check.", "name")?;
                 config.checks.push(Check {
                     name: name.map_or_else(|| format!("check {}", number + 1), str::to_owned),

@@ -5,8 +5,8 @@
 //! thrown away, no network, HEAD at the very commit that would land. Nothing of
 //! the task's own context is there, so what a check sees is what lands.
 //!
-//! A verdict is bound to the candidate's tree, the check, and the environment it
-//! ran in, and is found again under the hash of all of that. When any of it is
+//! A verdict is bound to the candidate (its tree, the tip it lies on, what its commit
+//! says), the check, and the environment it ran in, and is found again under the hash of all of that. When any of it is
 //! different, there is no verdict.
 
 use std::ffi::{OsStr, OsString};
@@ -71,8 +71,10 @@ pub fn judge(
 ) -> Result<Judgement, Error> {
     job.facts.checks.clear();
     let environment = environment(job);
+    let text = job.commit_text()?;
+    let said = [text.name, text.mail, text.message];
     for (number, check) in checks.iter().enumerate() {
-        let key = verdict_key(&candidate.tree, check, &environment);
+        let key = verdict_key(candidate, &said, check, &environment);
         let report = match job.dam.ledger.verdict(&key)? {
             Some(row) if row.outcome == Outcome::Passed => CheckReport {
                 name: check.name.clone(),
@@ -224,11 +226,15 @@ fn tail(log: &std::path::Path) -> Result<String, Error> {
     Ok(Vec::from(lines).join("\n"))
 }
 
-/// The hash under which a verdict is found.
-fn verdict_key(tree: &TreeId, check: &Check, environment: &str) -> String {
+/// The hash under which a verdict is found: of all that a check can see. HEAD is
+/// the candidate's commit, so what that says counts (its time aside), and so does
+/// the tip it lies on.
+fn verdict_key(candidate: &Candidate, said: &[String], check: &Check, environment: &str) -> String {
     let parts = serde_json::json!({
         "version": 1,
-        "tree": tree,
+        "tree": candidate.tree,
+        "tip": candidate.tip,
+        "commit": said,
         "check": check,
         "environment": environment,
     });

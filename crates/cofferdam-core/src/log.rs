@@ -44,8 +44,12 @@ pub(crate) struct LogWriter {
 
 struct Ring {
     current: BufWriter<File>,
+    /// Bytes in the current file.
     used: u64,
+    /// Bytes of output among them.
+    said: u64,
     second: bool,
+    /// Bytes of output in the older file.
     older: u64,
 }
 
@@ -70,35 +74,44 @@ impl LogWriter {
 
     /// Takes what was read from a stream.
     pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) -> std::io::Result<()> {
+        // One time for all that was read at once.
+        let prefix = format!("{} {} ", cofferdam_ledger::now_ms(), stream.name()).into_bytes();
         let mut rest = bytes;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let (line, after) = rest.split_at(end);
-            rest = &after[1..];
-            let mut whole = std::mem::take(&mut self.pending[stream as usize]);
-            whole.extend(line);
-            self.line(stream, &whole)?;
+            let line = &rest[..end];
+            rest = &rest[end + 1..];
+            if self.pending[stream as usize].is_empty() {
+                self.line(&prefix, line)?;
+            } else {
+                let mut whole = std::mem::take(&mut self.pending[stream as usize]);
+                whole.extend(line);
+                self.line(&prefix, &whole)?;
+            }
         }
         self.pending[stream as usize].extend(rest);
         while self.pending[stream as usize].len() >= LONGEST_PIECE {
             let tail = self.pending[stream as usize].split_off(LONGEST_PIECE);
             let piece = std::mem::replace(&mut self.pending[stream as usize], tail);
-            self.line(stream, &piece)?;
+            self.line(&prefix, &piece)?;
         }
         Ok(())
     }
 
-    fn line(&mut self, stream: Stream, text: &[u8]) -> std::io::Result<()> {
-        let mut line = format!("{} {} ", cofferdam_ledger::now_ms(), stream.name()).into_bytes();
-        line.extend(text);
-        line.push(b'\n');
-        let len = line.len() as u64;
+    fn line(&mut self, prefix: &[u8], text: &[u8]) -> std::io::Result<()> {
+        let put = |to: &mut BufWriter<File>| {
+            to.write_all(prefix)?;
+            to.write_all(text)?;
+            to.write_all(b"\n")
+        };
+        let said = text.len() as u64 + 1;
+        let len = prefix.len() as u64 + said;
         if self.ring.is_none() {
             if len <= self.head_left {
                 self.head_left -= len;
-                return self.head.write_all(&line);
+                return put(&mut self.head);
             }
             let current = BufWriter::new(File::create(self.part(false))?);
-            self.ring = Some(Ring { current, used: 0, second: false, older: 0 });
+            self.ring = Some(Ring { current, used: 0, said: 0, second: false, older: 0 });
         }
         let (segment, next) = (self.segment, self.ring.as_ref().is_some_and(|ring| !ring.second));
         let next_path = self.part(next);
@@ -106,13 +119,14 @@ impl LogWriter {
         if ring.used + len > segment && ring.used > 0 {
             ring.current.flush()?;
             self.lost += ring.older;
-            ring.older = ring.used;
+            ring.older = ring.said;
             ring.current = BufWriter::new(File::create(next_path)?);
             ring.second = next;
-            ring.used = 0;
+            (ring.used, ring.said) = (0, 0);
         }
         ring.used += len;
-        ring.current.write_all(&line)
+        ring.said += said;
+        put(&mut ring.current)
     }
 
     /// Writes out what is in memory, for those who follow.
@@ -127,7 +141,8 @@ impl LogWriter {
         for stream in [Stream::Out, Stream::Err] {
             let rest = std::mem::take(&mut self.pending[stream as usize]);
             if !rest.is_empty() {
-                self.line(stream, &rest).at("write", &path)?;
+                let prefix = format!("{} {} ", cofferdam_ledger::now_ms(), stream.name());
+                self.line(prefix.as_bytes(), &rest).at("write", &path)?;
             }
         }
         self.flush().at("write", &path)?;
@@ -135,7 +150,7 @@ impl LogWriter {
         drop(ring.current);
         if self.lost > 0 {
             let text = format!(
-                "{} cut {} bytes are left out here\n",
+                "{} cut {} bytes of output are left out here\n",
                 cofferdam_ledger::now_ms(),
                 self.lost
             );

@@ -110,8 +110,18 @@ pub fn stop(dam: &mut Dam, name: &str, patience: Option<Duration>) -> Result<Tas
             return Err(Error::Live(task.name.to_string()));
         }
     }
-    reconcile(dam)?;
-    find(dam, task.id.as_str())
+    settled(dam, &task)
+}
+
+/// The task after it was brought to an end; an error says why it could not be.
+fn settled(dam: &mut Dam, task: &Task) -> Result<Task, Error> {
+    let left = reconcile(dam)?;
+    let task = find(dam, task.id.as_str())?;
+    if task.state.is_live() && !dam.task_dir(&task.id).is_live()? {
+        let why = left.join("; ");
+        return Err(Error::Internal(format!("task `{}` can't be settled: {why}", task.name)));
+    }
+    Ok(task)
 }
 
 /// Waits until nobody is at work on a task any more.
@@ -125,8 +135,5 @@ pub fn wait(dam: &mut Dam, name: &str) -> Result<Task, Error> {
         let lock = Lock::shared(&dir.lock()).map_err(|error| Error::Internal(error.to_string()))?;
         drop(lock);
     }
-    reconcile(dam)?;
-    let task = find(dam, task.id.as_str())?;
-    debug_assert!(task.state.is_end() || task.state == State::Publishing);
-    Ok(task)
+    settled(dam, &task)
 }

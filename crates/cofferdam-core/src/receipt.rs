@@ -135,6 +135,17 @@ pub struct Receipt {
     pub context_kept: bool,
 }
 
+/// Why a task is in its state; one that waits for a person whose context is gone
+/// waits no more.
+fn reason(task: &Task) -> Option<String> {
+    let over = matches!(task.state, State::Landed | State::Empty);
+    if !task.settled || over || task.state.is_live() {
+        return task.reason.clone();
+    }
+    let why = task.reason.as_deref().unwrap_or("no reason was recorded");
+    Some(format!("its context is gone; {why}"))
+}
+
 impl Receipt {
     /// The receipt of a task as the ledger has it.
     ///
@@ -153,7 +164,7 @@ impl Receipt {
             name: task.name.to_string(),
             state: task.state.to_string(),
             exit_code: exit as u8,
-            reason: task.reason.clone(),
+            reason: reason(task),
             command: request.command(),
             repository: facts.repo_dir.as_ref().map(|dir| dir.display().to_string()),
             target: facts.target.as_ref().map(ToString::to_string),

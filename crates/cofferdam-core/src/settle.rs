@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use cofferdam_git::publish;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
+use cofferdam_tree::LayerId;
 
 use crate::context::Context;
 use crate::control::Control;
@@ -82,10 +83,6 @@ pub(crate) fn after(job: &mut Job<'_>, task: &Task) -> Result<(), Error> {
 
 /// Removes the context of a job whose lock is held, and empties the trash.
 pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
-    // Its supervisor may have died between the last step and the receipt.
-    if !job.dir.receipt().exists() {
-        job.write_receipt()?;
-    }
     for name in CONTEXT {
         cofferdam_failpoint::hit(&format!("settle:{name}")).at("move away", job.dir.path())?;
         match job.dam.trash.take(job.dir.path(), name) {
@@ -125,7 +122,14 @@ fn forget_refs(job: &Job<'_>) -> Result<(), Error> {
 /// [`Error::Live`] while it runs.
 pub fn drop_task(dam: &mut Dam, name: &str) -> Result<Task, Error> {
     reconcile(dam)?;
-    let task = dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))?;
+    let find = |dam: &Dam| dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()));
+    let mut task = find(dam)?;
+    if task.state.is_live() && !dam.task_dir(&task.id).is_live()? {
+        // On a full disk its end can't be written before something has gone.
+        make_room(dam, &task)?;
+        reconcile(dam)?;
+        task = find(dam)?;
+    }
     if task.settled {
         return Ok(task);
     }
@@ -139,6 +143,24 @@ pub fn drop_task(dam: &mut Dam, name: &str) -> Result<Task, Error> {
         Err(error) => return Err(error),
     }
     dam.ledger.task(&task.id)?.ok_or_else(|| Error::NoSuchTask(task.id.to_string()))
+}
+
+/// Deletes the context of a task that nobody supervises and that a person gave up.
+fn make_room(dam: &mut Dam, task: &Task) -> Result<(), Error> {
+    let dir = dam.task_dir(&task.id);
+    for process in dir.processes() {
+        process.kill_and_wait(Duration::from_secs(10)).at("end the processes of", dir.path())?;
+    }
+    for name in CONTEXT {
+        match dam.trash.take(dir.path(), name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).at("move away", dir.path().join(name));
+            }
+            _ => {}
+        }
+    }
+    dam.trash.empty(Duration::from_secs(60)).at("empty", dam.trash.dir())?;
+    Ok(())
 }
 
 fn remove_without_repository(dam: &mut Dam, task: &Task) -> Result<(), Error> {
@@ -244,6 +266,8 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
             }
         }
     } else {
+        // First of all: on a full disk everything else needs the room.
+        dam.trash.empty(Duration::from_secs(60)).at("empty", dam.trash.dir())?;
         let done = housekeeping(dam)?;
         report.kept = done.left;
         report.contexts = done.expired;
@@ -270,9 +294,8 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
         orphans(dam, &mut report)?;
         half_written(dam)?;
     }
-    unused_layers(dam, &mut report)?;
+    when_nobody_works(dam, &mut report)?;
     if !dry_run {
-        stores(dam, &mut report)?;
         drafts(dam)?;
         dam.layers.sweep().map_err(cofferdam_git::GitError::from)?;
         let emptied = dam.trash.empty(Duration::MAX).at("empty", dam.trash.dir())?;
@@ -395,21 +418,31 @@ fn stores(dam: &Dam, report: &mut GcReport) -> Result<(), Error> {
     Ok(())
 }
 
-/// Layers that no context stands on, but for the newest base of each repository,
-/// which the next task will want.
-fn unused_layers(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
-    let failed = cofferdam_git::GitError::from;
+/// What can only be collected while no task is live and none can become so: layers,
+/// because a task may be about to stand on one, and our stores, because packing one
+/// takes directories away from under a git that is writing there.
+fn when_nobody_works(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
     let _collecting = dam.collect_layers()?;
     let mut used = Vec::new();
     for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
         if let Some(stack) = Facts::of(&task)?.stack {
             used.extend(stack.ids);
         }
-        // It may be about to make one.
         if task.state.is_live() {
             return Ok(());
         }
     }
+    unused_layers(dam, &used, report)?;
+    if !report.dry_run {
+        stores(dam, report)?;
+    }
+    Ok(())
+}
+
+/// Layers that no context stands on, but for the newest base of each repository,
+/// which the next task will want.
+fn unused_layers(dam: &Dam, used: &[LayerId], report: &mut GcReport) -> Result<(), Error> {
+    let failed = cofferdam_git::GitError::from;
     cofferdam_failpoint::hit("gc:layers").at("collect", dam.layers.dir())?;
     let mut layers = dam.layers.list().map_err(failed)?;
     layers.sort_by_key(|(_, meta)| std::cmp::Reverse(meta.created_ms));

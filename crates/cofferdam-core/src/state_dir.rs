@@ -55,6 +55,7 @@ impl Dam {
     pub fn open(dir: &Path) -> Result<Dam, Error> {
         let unusable = |why: String| Error::StateDir { path: dir.into(), why };
         if !dir.is_dir() {
+            refuse_in_repository(dir).map_err(unusable)?;
             // With its mode at once: somebody else may look at it the next moment.
             std::fs::DirBuilder::new()
                 .recursive(true)
@@ -165,6 +166,18 @@ impl Dam {
         Lock::exclusive(&self.layers_lock(), |_| {})
             .map_err(|error| Error::Internal(error.to_string()))
     }
+}
+
+/// A state directory is not made inside of the repository that one works in; a
+/// home directory that is a repository is the exception.
+fn refuse_in_repository(dir: &Path) -> Result<(), String> {
+    let Some(top) = dir.ancestors().find(|dir| dir.join(".git").exists()) else { return Ok(()) };
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let here = std::env::current_dir().unwrap_or_default();
+    if here.starts_with(top) && home.as_deref() != Some(top) {
+        return Err(format!("it would lie inside of the repository `{}`", top.display()));
+    }
+    Ok(())
 }
 
 /// What is where in a task's directory.

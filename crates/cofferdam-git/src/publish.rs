@@ -15,7 +15,37 @@ use std::path::Path;
 use cofferdam_failpoint::hit;
 use cofferdam_tree::fsync_dir;
 
-use crate::{CommitId, GitError, IoContext, Oid, Repository, Started, Store};
+use crate::command::Finished;
+use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Repository, Started, Store};
+
+/// Lets `into` index and check what `commit` has and none of `have` does, from the
+/// one git to the other, without passing through our memory.
+pub(crate) fn pack_into(
+    store: &Store,
+    commit: &CommitId,
+    have: &[&CommitId],
+    into: GitCommand,
+) -> Result<Finished, GitError> {
+    let mut wanted = format!("{commit}\n");
+    for known in have {
+        wanted.push_str(&format!("^{known}\n"));
+    }
+    let mut packing = store
+        .git()
+        .args(["pack-objects", "--stdout", "--revs", "--quiet", "--delta-base-offset"])
+        .converse()?;
+    let pack = packing.child.stdout.take().expect("piped");
+    let mut stdin = packing.child.stdin.take().expect("piped");
+    // A git that does not want to read says why at its end.
+    let _ = stdin.write_all(wanted.as_bytes());
+    drop(stdin);
+    let done = into.args(["index-pack", "--stdin", "--fsck-objects"]).reading(pack).finish()?;
+    // What the other end refuses is the reason when this one could not go on.
+    match packing.end() {
+        Err(error) if done.status.success() => Err(error),
+        _ => Ok(done),
+    }
+}
 
 /// Moves the objects of `commit` that the repository lacks into it.
 ///
@@ -28,27 +58,8 @@ pub fn move_objects(
     have: &[&CommitId],
 ) -> Result<(), GitError> {
     hit("publish:pack:before").at("write a pack in", &repo.objects)?;
-    let mut wanted = format!("{commit}\n");
-    for known in have {
-        wanted.push_str(&format!("^{known}\n"));
-    }
-    // From the one to the other, without passing through our memory.
-    let mut packing = store
-        .git()
-        .args(["pack-objects", "--stdout", "--revs", "--quiet", "--delta-base-offset"])
-        .converse()?;
-    let pack = packing.child.stdout.take().expect("piped");
-    let mut stdin = packing.child.stdin.take().expect("piped");
-    // A git that does not want to read says why at its end.
-    let _ = stdin.write_all(wanted.as_bytes());
-    drop(stdin);
-    let done = repo
-        .git()
-        .setting("pack.writeReverseIndex=false")
-        .args(["index-pack", "--stdin", "--fsck-objects"])
-        .reading(pack)
-        .finish()?;
-    packing.end()?;
+    let into = repo.git().setting("pack.writeReverseIndex=false");
+    let done = pack_into(store, commit, have, into)?;
     if !done.status.success() {
         return Err(done.failed());
     }

@@ -58,7 +58,7 @@ impl Repository {
         let config = PersonConfig::start(git)?;
         let asked = [format!("{revision}^{{commit}}"), format!("{revision}^{{tree}}")];
         let more = ["--symbolic-full-name", "HEAD"].map(str::to_owned);
-        let (repo, lines) = ask(dir, owner, asked.iter().chain(&more))?;
+        let (repo, lines) = ask(dir, owner, asked.iter().chain(&more), 3)?;
         let oid = |at: usize| lines.get(at).and_then(|line| Oid::parse(line));
         let (Some(commit), Some(tree), Some(head)) = (oid(0), oid(1), lines.get(2)) else {
             return Err(match base {
@@ -77,7 +77,7 @@ impl Repository {
     /// [`GitError::NotARepository`].
     pub fn find(dir: &Path) -> Result<Repository, GitError> {
         let owner = RunAs::owner_of(dir).at("look at", dir)?;
-        Ok(ask(dir, owner, &[])?.0)
+        Ok(ask(dir, owner, &[], 0)?.0)
     }
 
     /// A call of git on this repository, with the person's configuration.
@@ -165,24 +165,36 @@ impl Repository {
     }
 }
 
-/// One call of `git rev-parse`: where the repository is, and what it answers to
-/// `questions`. It stops at the first that it can't answer, echoing it perhaps.
+/// One call of `git rev-parse`: where the repository is, and its answers to
+/// `questions`, of which there are `expected`. It stops at the first that it can't
+/// answer, echoing it perhaps.
 fn ask<'a>(
     dir: &Path,
     owner: Option<RunAs>,
     questions: impl IntoIterator<Item = &'a String>,
+    expected: usize,
 ) -> Result<(Repository, Vec<String>), GitError> {
+    // Its answers are lines.
+    let here = std::fs::canonicalize(dir).at("find", dir)?;
+    if here.as_os_str().as_encoded_bytes().contains(&b'\n') {
+        let why = "a path with a line break in it is not supported yet";
+        return Err(GitError::Unsupported(
+            format!("`{}`: {why}", here.display()).replace('\n', "\\n"),
+        ));
+    }
     let done = GitCommand::discovering(owner.as_ref())
         .current_dir(dir)
         .args(["rev-parse", "--path-format=absolute", "--is-bare-repository"])
         .args(["--git-dir", "--git-common-dir", "--git-path", "objects"])
-        .args(["--show-object-format", "--is-inside-work-tree", "--show-cdup"])
+        .args(["--show-object-format", "--is-inside-work-tree"])
         .args(questions)
+        // Last: without a worktree it is an error.
+        .args(["--show-cdup"])
         .finish()?;
     let text = String::from_utf8(done.stdout.clone())
         .map_err(|_| GitError::Unsupported("the repository's path is not UTF-8".into()))?;
-    let lines: Vec<&str> = text.split('\n').collect();
-    let [bare, git_dir, common_dir, objects, format, inside, up, answers @ ..] = lines.as_slice()
+    let lines: Vec<&str> = text.lines().collect();
+    let [bare, git_dir, common_dir, objects, format, inside, answers @ ..] = lines.as_slice()
     else {
         let missing = done.stderr.contains("not a git repository");
         return Err(if missing { GitError::NotARepository(dir.into()) } else { done.failed() });
@@ -194,8 +206,8 @@ fn ask<'a>(
             return Err(GitError::Unsupported(format!("object format `{other}` is not known")));
         }
     };
-    let worktree = match (*bare, *inside) {
-        ("false", "true") => {
+    let worktree = match (*bare, *inside, answers.get(expected)) {
+        ("false", "true", Some(up)) => {
             let top = dir.join(up);
             Some(std::fs::canonicalize(&top).at("find", top)?)
         }
@@ -209,6 +221,5 @@ fn ask<'a>(
         format,
         owner,
     };
-    let answers = answers.iter().filter(|line| !line.is_empty()).map(|line| (*line).to_owned());
-    Ok((repo, answers.collect()))
+    Ok((repo, answers.iter().take(expected).map(|line| (*line).to_owned()).collect()))
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use super::frame::Frame;
 use super::{Refusal, names};
 use crate::command::Conversation;
-use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, layer};
+use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, layer, publish};
 
 /// Larger files are streamed without looking for carriage returns first.
 const LOOK_AT_MOST: u64 = 8 << 20;
@@ -143,6 +143,7 @@ pub fn collect(
         return Ok(None);
     }
     let differences = layer::diff(store, base.1, &tree, false)?;
+    check_gits_own_files(store, base.0, &commit, &differences)?;
     let submodules = differences.iter().filter(|difference| difference.old_mode == 0o160_000);
     for submodule in submodules {
         let below = [submodule.path.as_slice(), b"/"].concat();
@@ -164,6 +165,30 @@ pub fn collect(
         })
         .collect();
     Ok(Some(ChangeSet { commit, tree, paths, left_out }))
+}
+
+/// git checks the content of its own files when objects arrive, and would refuse the
+/// whole pack at the landing: that is found out here, by name.
+fn check_gits_own_files(
+    store: &Store,
+    base: &CommitId,
+    commit: &CommitId,
+    differences: &[layer::Difference],
+) -> Result<(), GitError> {
+    let own = |path: &[u8]| {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        matches!(name.to_ascii_lowercase().as_slice(), b".gitmodules" | b".gitattributes")
+    };
+    let Some(file) = differences.iter().find(|change| change.new_mode != 0 && own(&change.path))
+    else {
+        return Ok(());
+    };
+    let done = publish::pack_into(store, commit, &[base], store.git())?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let said = done.stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    Err(Refusal::path(&file.path, format!("is refused by git: {said}")).into())
 }
 
 enum Edit {

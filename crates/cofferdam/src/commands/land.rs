@@ -9,11 +9,12 @@ use crate::signals;
 
 /// Lands a task that waits.
 pub fn land(args: Land, format: Format) -> Result<ExitCode, Error> {
+    let more = checks(&args.checks)?;
     let mut dam = super::open()?;
     let control = signals::control();
     let renderer = Renderer::new(format);
     let change = |request: &mut cofferdam_core::request::Request| {
-        request.checks.extend(checks(&args.checks));
+        request.checks.extend(more);
         request.no_check = args.no_check || (request.no_check && args.checks.is_empty());
     };
     let receipt = task::land_again(&mut dam, &args.name, change, control, &renderer)?;

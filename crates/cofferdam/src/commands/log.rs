@@ -13,9 +13,15 @@ pub fn log(args: &Log) -> Result<ExitCode, Error> {
     let (task, _) = query::show(&mut dam, &args.name)?;
     let dir = dam.task_dir(&task.id);
     let path = match args.check {
-        Some(number) => dir.path().join(format!("check-{}.log", number.saturating_sub(1))),
+        Some(number) => dir.path().join(format!("check-{}.log", number.wrapping_sub(1))),
         None => dir.log(),
     };
+    if args.check.is_some() && !path.exists() {
+        return Err(Error::Usage {
+            message: format!("task `{}` has no such check", task.name),
+            hint: Some("checks are numbered from 1".into()),
+        });
+    }
     if !args.follow || args.check.is_some() {
         read_log(&path, |line| print(&line, args.timestamps))?;
         return Ok(ExitCode::Done);

@@ -88,6 +88,9 @@ fn style_of(state: Option<State>) -> anstyle::Style {
 /// What a person would do now.
 fn next_step(receipt: &Receipt) -> Option<String> {
     let name = &receipt.name;
+    if !receipt.context_kept {
+        return None;
+    }
     Some(match receipt.state()? {
         State::Ready => format!(
             "`dam diff {name}` shows it, `dam land {name}` lands it, `dam drop {name}` throws it away"

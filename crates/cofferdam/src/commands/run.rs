@@ -73,7 +73,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         argv: args.command,
         base: args.base,
         into,
-        checks: checks(&args.checks),
+        checks: checks(&args.checks)?,
         no_check: args.no_check,
         carry: args.carry.iter().map(|path| carried(path, dir)).collect::<Result<_, _>>()?,
         carry_dirty: args.carry_dirty,
@@ -86,7 +86,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         wall: if args.nested { Wall::Nested } else { Wall::Full },
         timeout: args.timeout,
         name,
-        message: args.message,
+        message: args.message.filter(|message| !message.trim().is_empty()),
         land: !args.no_land,
         keep: args.keep,
         read_only: args.read_only,
@@ -95,11 +95,12 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
 }
 
 /// Checks from the command line are named by what they run.
-pub fn checks(commands: &[String]) -> Vec<Check> {
-    commands
-        .iter()
-        .map(|run| Check { name: run.clone(), run: run.clone(), timeout: None })
-        .collect()
+pub fn checks(commands: &[String]) -> Result<Vec<Check>, Error> {
+    if commands.iter().any(|run| run.trim().is_empty()) {
+        return Err(usage("`--check` is empty: it would always pass".into()));
+    }
+    let check = |run: &String| Check { name: run.clone(), run: run.clone(), timeout: None };
+    Ok(commands.iter().map(check).collect())
 }
 
 /// A path to be carried, relative to the top of the repository that `dir` is in.

@@ -251,3 +251,63 @@ fn a_remote_that_can_not_be_reached_is_said_before_anything_begins() {
     world.run(&["--into", "origin/main"], "true").expect_code(2).says("can't be looked at");
     assert_eq!(world.dam(["list"]).stdout, "");
 }
+
+#[test]
+fn a_check_that_looks_at_the_commit_is_asked_again_for_another_one() {
+    let world = World::new();
+    let check = "git log -1 --format=%s | grep -q good";
+    world.run(&["--no-land", "--check", check, "-m", "good"], "echo h > h").expect_code(8);
+    world.run(&["--check", check, "-m", "evil"], "echo h > h").expect_code(3);
+}
+
+#[test]
+fn a_check_that_says_nothing_is_no_check() {
+    let world = World::new();
+    world.run(&["--check", " "], "echo w > w").expect_code(2).says("empty");
+    world.write("cofferdam.toml", "[[check]]\nrun = \"\"\n");
+    world.git(["add", "--all"]);
+    world.git(["commit", "--quiet", "--message", "gate"]);
+    world.run(&[], "echo w > w").expect_code(2).says("check.run");
+}
+
+#[test]
+fn what_git_would_refuse_at_the_landing_is_refused_by_name() {
+    let world = World::new();
+    let script = "printf '[submodule \"x\"]\\n\\tpath = -x\\n\\turl = y\\n' > .gitmodules";
+    world
+        .run(&["--name", "t", "--no-check"], script)
+        .expect_code(1)
+        .says("`.gitmodules` is refused by git");
+    assert_eq!(world.state_of("t"), "failed");
+    let packs = std::fs::read_dir(world.path(".git/objects/pack")).expect("packs").count();
+    assert_eq!(packs, 0);
+}
+
+#[test]
+fn a_bare_repository_needs_to_be_told_where_to_land() {
+    let world = World::new();
+    let bare = world.dir().join("bare.git");
+    let bare = bare.to_str().expect("utf-8");
+    world.git(["clone", "--quiet", "--bare", ".", bare]);
+    let run = |args: &[&str]| {
+        let mut command = world.dam_command(args);
+        command.env("GIT_CONFIG_COUNT", "0").current_dir(bare).output().expect("dam")
+    };
+    world.git(["-C", bare, "config", "user.name", "Ann"]);
+    world.git(["-C", bare, "config", "user.email", "ann@example.com"]);
+    let done = run(&["run", "--no-check", "--", "true"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("bare repository"));
+    let done = run(&["run", "--into", "main", "--no-check", "--", "sh", "-c", "echo x > a.txt"]);
+    assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(world.git(["-C", bare, "show", "main:a.txt"]), "x");
+}
+
+#[test]
+fn a_state_directory_is_not_made_inside_of_the_repository() {
+    let world = World::new();
+    let mut command = world.dam_command(["run", "--no-check", "--", "true"]);
+    let done = command.env("COFFERDAM_STATE", world.path("st")).output().expect("dam");
+    assert_eq!(done.status.code(), Some(6));
+    assert_eq!(world.git(["status", "--porcelain"]), "");
+}
