@@ -1,0 +1,149 @@
+//! Going on after a crash, path by path.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use cofferdam_failpoint::hit;
+use cofferdam_tree::BytePath;
+
+use super::{Follow, FollowError, LockDraft, differences};
+use crate::layer::Difference;
+use crate::{CommitId, GitError, IoContext, Repository};
+
+/// Goes on after a crash between the ref and the index: the branch is at `new`,
+/// the worktree somewhere between `old` and `new`. `draft` is a new lock whose
+/// record is in the journal; what the dead one left was removed by [`clean_up`].
+///
+/// # Errors
+/// [`FollowError::LeftAlone`] names paths that are neither; everything else has
+/// been brought to `new`.
+pub fn resume(
+    repo: &Repository,
+    draft: LockDraft,
+    old: &CommitId,
+    new: &CommitId,
+) -> Result<(), FollowError> {
+    let worktree = draft.worktree.clone();
+    let lock = draft.take(Duration::from_secs(5))?;
+    let changes = differences(repo, None, old, new)?;
+    let (old, new) = (old.clone(), new.clone());
+    Follow { repo, lender: None, worktree, lock: Some(lock), old, new, changes }.path_by_path()
+}
+
+impl Follow<'_> {
+    /// Brings each path from old to new on its own; what is neither stays.
+    pub(super) fn path_by_path(mut self) -> Result<(), FollowError> {
+        self.copy_index()?;
+        let absent = self.absent_by_intent()?;
+        let mut still_absent = Vec::new();
+        let mut left_alone = Vec::new();
+        // Deletions first, so that a file can become a directory and the other way.
+        let mut order: Vec<&Difference> = self.changes.iter().collect();
+        order.sort_by_key(|change| change.new_mode != 0);
+        let mut info = Vec::new();
+        for change in order {
+            if absent.contains(&change.path) && self.object_at(&change.path)?.is_none() {
+                if change.new_mode != 0 {
+                    still_absent.extend(&change.path);
+                    still_absent.push(0);
+                }
+            } else if !self.bring_forward(change)? {
+                left_alone.push(format!("`{}`", BytePath::from(change.path.as_slice())));
+            }
+            // Also a path that was left alone is recorded as landed: what the
+            // person has there shows as a change of theirs, and committing it
+            // reverts nothing else.
+            let line = match change.new_mode {
+                0 => format!("0 {}\t", self.repo.format.zero()),
+                mode => format!("{mode:o} {}\t", change.new),
+            };
+            info.extend(line.into_bytes());
+            info.extend(&change.path);
+            info.push(0);
+        }
+        hit("follow:paths:after").at("update", &self.worktree.dir)?;
+        self.git().args(["update-index", "-z", "--index-info"]).input(info).run()?;
+        if !still_absent.is_empty() {
+            let git = self.git().args(["update-index", "-z", "--skip-worktree", "--stdin"]);
+            git.input(still_absent).run()?;
+        }
+        // Its exit code only says that something of the person's differs.
+        self.git().args(["update-index", "-q", "--refresh"]).finish()?;
+        self.commit_index()?;
+        if left_alone.is_empty() {
+            Ok(())
+        } else {
+            Err(FollowError::LeftAlone { worktree: self.worktree.dir.clone(), paths: left_alone })
+        }
+    }
+
+    /// Brings one path from old to new; `false` when it is neither or can't be.
+    fn bring_forward(&self, change: &Difference) -> Result<bool, GitError> {
+        let now = self.object_at(&change.path)?;
+        let is = |mode: u32, oid: &crate::Oid| match &now {
+            None => mode == 0,
+            Some((found_mode, found)) => *found_mode == mode && found == oid.as_str(),
+        };
+        if is(change.new_mode, &change.new) {
+            return Ok(true);
+        }
+        if !is(change.old_mode, &change.old) {
+            return Ok(false);
+        }
+        hit("follow:path").at("update", &self.worktree.dir)?;
+        let place = self.place(&change.path);
+        if change.new_mode == 0 {
+            // One that can't be changed is left alone like one that was.
+            if std::fs::remove_file(&place).is_err() {
+                return Ok(false);
+            }
+            hit("follow:path:removed").at("update", &self.worktree.dir)?;
+            let mut dir = place;
+            while dir.pop() && dir != self.worktree.dir && std::fs::remove_dir(&dir).is_ok() {
+                hit("follow:path:dir").at("update", &self.worktree.dir)?;
+            }
+            return Ok(true);
+        }
+        // git writes the file by its own rules, through an index that holds it alone.
+        let index = self.worktree.git_dir.join("dam-index-one");
+        let _ = std::fs::remove_file(&index);
+        let git = || self.git().env("GIT_INDEX_FILE", &index);
+        let mut line = format!("{:o} {}\t", change.new_mode, change.new).into_bytes();
+        line.extend(&change.path);
+        line.push(0);
+        git().args(["update-index", "-z", "--index-info"]).input(line).run()?;
+        hit("follow:path:write").at("update", &self.worktree.dir)?;
+        let done = git().args(["checkout-index", "--force", "--all"]).finish()?;
+        hit("follow:path:written").at("update", &self.worktree.dir)?;
+        let _ = std::fs::remove_file(&index);
+        Ok(done.status.success())
+    }
+
+    /// Mode and object name of what lies at a path, by git's own conversions.
+    fn object_at(&self, path: &[u8]) -> Result<Option<(u32, String)>, GitError> {
+        let place = self.place(path);
+        let meta = match std::fs::symlink_metadata(&place) {
+            Ok(meta) if meta.is_dir() => return Ok(None),
+            Ok(meta) => meta,
+            Err(_) => return Ok(None),
+        };
+        let (mode, content) = if meta.is_symlink() {
+            let target = std::fs::read_link(&place).at("read", &place)?;
+            (0o120_000, target.into_os_string().into_encoded_bytes())
+        } else {
+            let mode = if meta.mode() & 0o100 != 0 { 0o100_755 } else { 0o100_644 };
+            (mode, std::fs::read(&place).at("read", &place)?)
+        };
+        let git = self.git().args(["hash-object", "--stdin"]);
+        let git = if mode == 0o120_000 {
+            git.args(["--no-filters"])
+        } else {
+            let mut option = b"--path=".to_vec();
+            option.extend(path);
+            git.args([OsStr::from_bytes(&option)])
+        };
+        Ok(Some((mode, git.input(content).oid()?.to_string())))
+    }
+}

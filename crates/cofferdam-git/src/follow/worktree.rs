@@ -1,0 +1,100 @@
+//! Which worktrees have a branch checked out.
+
+use std::path::{Path, PathBuf};
+
+use crate::{GitCommand, GitError, Repository};
+
+/// A worktree of the repository that has a branch checked out.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Worktree {
+    /// Its top directory.
+    pub dir: PathBuf,
+    /// Its git directory.
+    pub git_dir: PathBuf,
+}
+
+/// The worktrees that have `branch` (a full ref name) checked out, or are in the
+/// middle of a rebase or bisect of it.
+///
+/// # Errors
+/// [`GitError`].
+pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, GitError> {
+    let mut found = Vec::new();
+    for git_dir in git_dirs(repo) {
+        let head = head_of(repo, &git_dir)?;
+        let named = |file: &str| {
+            std::fs::read_to_string(git_dir.join(file)).is_ok_and(|name| {
+                let name = name.trim();
+                name == branch || branch.strip_prefix("refs/heads/") == Some(name)
+            })
+        };
+        let checked_out = head.as_deref() == Some(branch);
+        if !checked_out
+            && !named("rebase-merge/head-name")
+            && !named("rebase-apply/head-name")
+            && !named("BISECT_START")
+        {
+            continue;
+        }
+        if let Some(dir) = top_of(repo, &git_dir)? {
+            found.push(Worktree { dir, git_dir });
+        }
+    }
+    Ok(found)
+}
+
+/// The branch that a worktree's HEAD names.
+fn head_of(repo: &Repository, git_dir: &Path) -> Result<Option<String>, GitError> {
+    let file = git_dir.join("HEAD");
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let named = text.trim().strip_prefix("ref:").map(str::trim);
+    // A file that stands for something else: with reftables it is a dummy, very
+    // old repositories have a link there.
+    if named != Some("refs/heads/.invalid") && !file.is_symlink() {
+        return Ok(named.map(str::to_owned));
+    }
+    let done = GitCommand::persons(git_dir, repo.owner.as_ref())
+        .args(["symbolic-ref", "--quiet", "HEAD"])
+        .finish()?;
+    let name = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+    Ok((!name.is_empty()).then_some(name))
+}
+
+/// The git directories of a repository's worktrees, the main one first.
+pub(super) fn git_dirs(repo: &Repository) -> Vec<PathBuf> {
+    let mut git_dirs = vec![repo.common_dir.clone()];
+    if let Ok(entries) = std::fs::read_dir(repo.common_dir.join("worktrees")) {
+        git_dirs.extend(entries.filter_map(Result::ok).map(|entry| entry.path()));
+    }
+    git_dirs
+}
+
+/// The top directory that belongs to a git directory; none for a bare repository
+/// and for a linked worktree whose directory is gone.
+fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError> {
+    if git_dir == repo.git_dir {
+        return Ok(repo.worktree.clone());
+    }
+    if git_dir != repo.common_dir {
+        let link = std::fs::read_to_string(git_dir.join("gitdir")).unwrap_or_default();
+        // From git 2.48 on it may be relative.
+        let top = git_dir.join(link.trim()).parent().map(Path::to_owned);
+        return Ok(top.filter(|top| !link.is_empty() && top.is_dir()));
+    }
+    let done = GitCommand::persons(git_dir, repo.owner.as_ref())
+        .args(["config", "--get", "core.bare"])
+        .finish()?;
+    if String::from_utf8_lossy(&done.stdout).trim() == "true" {
+        return Ok(None);
+    }
+    let done = GitCommand::persons(git_dir, repo.owner.as_ref())
+        .args(["config", "--get", "core.worktree"])
+        .finish()?;
+    let configured = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+    let top = if configured.is_empty() {
+        git_dir.parent().map(Path::to_owned)
+    } else {
+        Some(git_dir.join(configured))
+    };
+    Ok(top.filter(|top| top.is_dir()))
+}
