@@ -4,6 +4,7 @@
 //! interrupt asks, the second insists. Once a publication has passed its commit
 //! point nobody asks the handle any more.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ pub struct Control {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Set in the signal handler itself: the thread that counts may come later.
+    asked: Arc<AtomicBool>,
     state: Mutex<ControlState>,
     changed: Condvar,
 }
@@ -44,10 +47,18 @@ impl Control {
         self.inner.changed.notify_all();
     }
 
+    /// What a signal handler sets at once, before [`Control::interrupt`] is called
+    /// from a thread: whoever looks next must know.
+    #[must_use]
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.inner.asked)
+    }
+
     /// How often.
     #[must_use]
     pub fn interrupts(&self) -> u32 {
-        self.inner.state.lock().expect("control").interrupts
+        let counted = self.inner.state.lock().expect("control").interrupts;
+        counted.max(u32::from(self.inner.asked.load(Ordering::SeqCst)))
     }
 
     /// Ends all waits.

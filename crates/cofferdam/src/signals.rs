@@ -13,9 +13,15 @@ pub fn control() -> Control {
     let handle = control.clone();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status);
-    let wanted =
-        [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-    match Signals::new(wanted) {
+    let wanted: Vec<i32> = [SIGINT, SIGTERM, SIGHUP]
+        .into_iter()
+        .filter(|signal| ignored >> (signal - 1) & 1 == 0)
+        .collect();
+    for signal in &wanted {
+        // Where it can't be had, the thread below still counts.
+        let _ = signal_hook::flag::register(*signal, control.flag());
+    }
+    match Signals::new(&wanted) {
         Ok(mut signals) => {
             std::thread::spawn(move || signals.forever().for_each(|_| handle.interrupt()));
         }

@@ -23,7 +23,7 @@ impl<'a> Job<'a> {
 
     fn with(world: &'a World, options: &[&str], script: &str, failpoint: Option<&str>) -> Job<'a> {
         let own = ["run", "--name", "t"];
-        let mut run = world.dam_command([&own, options, &["--", "sh", "-c", script]].concat());
+        let mut run = world.attended_command([&own, options, &["--", "sh", "-c", script]].concat());
         if let Some(failpoint) = failpoint {
             run.env("COFFERDAM_FAILPOINT", failpoint);
         }
@@ -138,7 +138,7 @@ fn ctrl_c_while_waiting_to_land_changes_nothing() {
         Job::with(&world, &["--no-check"], "echo 1 > one.txt", Some("publish:pack:before=stop"));
     first.stopped();
     let errors = world.dir().join("waiting");
-    let mut land = world.dam_command(["land", "second", "--no-check"]);
+    let mut land = world.attended_command(["land", "second", "--no-check"]);
     land.stderr(File::create(&errors).expect("create")).process_group(0);
     let mut second = land.spawn().expect("dam");
     until("it waits", || std::fs::read_to_string(&errors).expect("read").contains("behind `t`"));
@@ -308,9 +308,24 @@ fn stop_ends_a_task_and_wait_tells_how_it_ended() {
     let mut wait = world.dam_command(["wait", "t"]);
     let wait = wait.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("dam");
     world.dam(["stop", "t"]).expect_code(0).says("cancelled");
-    job.ends(130, "cancelled", "interrupted");
     Done::from(wait.wait_with_output().expect("wait")).expect_code(130).says("cancelled");
+    job.ends(130, "cancelled", "interrupted");
     // Of one that has ended, both only tell.
     world.dam(["stop", "t"]).expect_code(0);
     world.dam(["wait", "t"]).expect_code(130);
+}
+
+#[test]
+fn a_signal_that_dam_was_started_with_as_ignored_stays_ignored() {
+    let world = World::new();
+    let mut nohup = world.dam_command(["run", "--name", "t", "--no-check", "--", "sh", "-c"]);
+    nohup.arg("touch begun; sleep 1; echo x > a.txt; rm begun");
+    let mut command = std::process::Command::new("env");
+    command.arg("--ignore-signal=HUP").arg(nohup.get_program()).args(nohup.get_args());
+    command.envs(nohup.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let mut child = command.current_dir(&world.repo).stderr(Stdio::null()).spawn().expect("dam");
+    until("it has begun", || wrote(&world, "begun"));
+    kill_process(Pid::from_child(&child), Signal::HUP).expect("kill");
+    assert!(child.wait().expect("wait").success());
+    assert_eq!(world.read("a.txt"), "x\n");
 }

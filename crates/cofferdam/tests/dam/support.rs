@@ -132,6 +132,14 @@ impl World {
         command
     }
 
+    /// `dam` as a terminal starts it, whatever signals the tests were started with as
+    /// ignored (a shell's background job has SIGINT so).
+    pub fn attended_command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.command("env");
+        command.arg("--default-signal=INT,HUP,TERM").arg(dam_binary()).args(args);
+        command
+    }
+
     /// Runs `dam`.
     pub fn dam<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Done {
         Done::from(self.dam_command(args).output().expect("dam"))
