@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cofferdam_git::publish;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
-use cofferdam_tree::LayerId;
+use cofferdam_tree::{LayerId, Trash};
 
 use crate::context::Context;
 use crate::control::Control;
@@ -25,7 +25,7 @@ use crate::facts::Facts;
 use crate::job::{Job, reopen};
 use crate::reconcile::reconcile;
 use crate::report::Silent;
-use crate::{Dam, Error, harvest, land};
+use crate::{Dam, Error, TaskDir, harvest, land};
 
 /// The first argument that makes a binary call [`sweep_main`].
 pub const ARGUMENT: &str = "__sweep";
@@ -81,17 +81,23 @@ pub(crate) fn after(job: &mut Job<'_>, task: &Task) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the context of a job whose lock is held, and empties the trash.
-pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
+/// Moves what is a context out of a task's directory.
+fn take_context(trash: &Trash, dir: &TaskDir) -> Result<(), Error> {
     for name in CONTEXT {
-        cofferdam_failpoint::hit(&format!("settle:{name}")).at("move away", job.dir.path())?;
-        match job.dam.trash.take(job.dir.path(), name) {
+        cofferdam_failpoint::hit(&format!("settle:{name}")).at("move away", dir.path())?;
+        match trash.take(dir.path(), name) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).at("move away", job.dir.path().join(name));
+                return Err(error).at("move away", dir.path().join(name));
             }
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// Removes the context of a job whose lock is held, and empties the trash.
+pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
+    take_context(&job.dam.trash, &job.dir)?;
     let is_pinned =
         job.pinned().is_some() && !matches!(job.target(), crate::target::TargetRef::Remote(_));
     let unpin = is_pinned.then(|| publish::unpin(&job.repo, job.id.as_str())).transpose()?;
@@ -151,28 +157,14 @@ fn make_room(dam: &mut Dam, task: &Task) -> Result<(), Error> {
     for process in dir.processes() {
         process.kill_and_wait(Duration::from_secs(10)).at("end the processes of", dir.path())?;
     }
-    for name in CONTEXT {
-        match dam.trash.take(dir.path(), name) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).at("move away", dir.path().join(name));
-            }
-            _ => {}
-        }
-    }
+    take_context(&dam.trash, &dir)?;
     dam.trash.empty(Duration::from_secs(60)).at("empty", dam.trash.dir())?;
     Ok(())
 }
 
 fn remove_without_repository(dam: &mut Dam, task: &Task) -> Result<(), Error> {
     let dir = dam.task_dir(&task.id);
-    for name in CONTEXT {
-        match dam.trash.take(dir.path(), name) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).at("move away", dir.path().join(name));
-            }
-            _ => {}
-        }
-    }
+    take_context(&dam.trash, &dir)?;
     sweep(dam);
     dam.ledger.settle(&task.id)?;
     Ok(())
