@@ -139,7 +139,10 @@ impl<W: Write> Scan<'_, W> {
             self.inside.last().is_some_and(|dir| dir.ignored) || self.is_ignored(path, is_dir);
         let wanted = tracked || self.forced.contains(path) || (special && below.is_some());
         if ignored && !wanted {
-            if below.is_some() {
+            let symlink = matches!(entry.found, Found::Symlink { .. });
+            if symlink && below == Some(FileType::Directory) && self.is_behind_a_loop(path)? {
+                self.refuse(path, "is an ignored link in a loop, in place of a tracked directory")?;
+            } else if below.is_some() {
                 Frame::Clear { path: path.to_vec() }.write(&mut self.out)?;
             }
             return Ok(Visit::Skip);
@@ -252,6 +255,33 @@ impl<W: Write> Scan<'_, W> {
             }
         }
         Ok(true)
+    }
+
+    /// Whether a tracked path below `dir` can't be looked up any more because the
+    /// links on the way go round. git then keeps the path as it was and prints an
+    /// error: it can't tell what became of it, and neither can we.
+    fn is_behind_a_loop(&self, dir: &[u8]) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let open = openat2(&self.lower, dir, flags, Mode::empty(), beneath)?;
+        for entry in rustix::fs::Dir::new(open)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let path = [dir, b"/", name].concat();
+            let look = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+            let found = openat2(&self.merged, path.as_slice(), look, Mode::empty(), resolve);
+            let is_dir = entry.file_type() == FileType::Directory;
+            if found.is_err_and(|error| error == rustix::io::Errno::LOOP)
+                || (is_dir && self.is_behind_a_loop(&path)?)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Forgets ignore files of directories that `path` is not in.

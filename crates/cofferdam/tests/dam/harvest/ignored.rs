@@ -1,6 +1,6 @@
 //! What is ignored, and who says so.
 
-use super::{prepared, same, same_after};
+use super::{prepared, refused, same, same_after};
 
 #[test]
 fn patterns_nest_and_negate() {
@@ -47,11 +47,24 @@ fn a_negation_below_an_ignored_directory_does_not_count() {
 }
 
 #[test]
+fn links_in_a_loop_in_place_of_tracked_files_are_refused() {
+    let words = "`x.log` is an ignored link in a loop, in place of a tracked directory";
+    let setup = "mkdir -p x.log/b; echo 1 > x.log/a; echo 2 > x.log/b/c; git add -f x.log";
+    refused(setup, "rm -r x.log; ln -s y x.log; ln -s x.log y", words);
+    refused(setup, "rm -r x.log; mkdir y; ln -s y x.log; ln -s b y/b", words);
+}
+
+#[test]
 fn what_is_ignored_may_take_the_place_of_what_was_tracked() {
     // A tracked file becomes an ignored directory, and the other way round.
     same(
         "echo 1 > out; mkdir cache; echo 2 > cache/tracked; printf 'out/\\ncache\\n' >> .gitignore; git add -f out cache",
         "rm out; mkdir out; echo 9 > out/x; rm -r cache; echo 9 > cache",
+    );
+    // A link in place of a tracked directory: what was below is gone, wherever it leads.
+    same(
+        "mkdir -p x.log/b y; echo 1 > x.log/a; echo 2 > x.log/b/c; echo 3 > y/a; git add -f x.log",
+        "rm -r x.log; ln -s y x.log",
     );
     // A link in place of a tracked file is still that path.
     same("echo 1 > kept.log; git add -f kept.log", "rm kept.log; ln -s a.txt kept.log");

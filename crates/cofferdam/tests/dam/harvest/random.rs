@@ -65,12 +65,22 @@ impl Random {
 #[track_caller]
 fn row(seeds: std::ops::Range<u64>) {
     let world = World::new();
+    // The copy's own housekeeping would still write into it while it is removed.
+    world.git(["config", "gc.auto", "0"]);
     for seed in seeds {
         let script = Random::new(seed).script();
         let copy = world.dir().join("outside");
-        let _ = std::fs::remove_dir_all(&copy);
+        if copy.exists() {
+            std::fs::remove_dir_all(&copy).expect("remove the copy");
+        }
         let wanted = outside(&world, &script);
-        world.run(&["--no-check", "--name", &format!("seed-{seed}")], &script).expect_code(0);
+        let done = world.run(&["--no-check", "--name", &format!("seed-{seed}")], &script);
+        if done.stderr.contains("is an ignored link in a loop") {
+            let said = world.sh_in(&copy, "git add -A 2>&1");
+            assert!(said.contains("Too many levels of symbolic links"), "seed {seed}: {said}");
+            continue;
+        }
+        done.expect_code(0);
         if tree(&world, "main") != wanted {
             let diff = world
                 .sh("cd ../outside; git fetch -q ../repo main; git diff --raw HEAD FETCH_HEAD");
