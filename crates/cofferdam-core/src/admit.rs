@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{PersonConfig, Repository, Started, VersionQuery, gitdir, merge};
+use cofferdam_git::{Discovered, PersonConfig, Started, gitdir, merge};
 use cofferdam_ledger::{NewTask, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
@@ -26,14 +26,12 @@ use crate::{Dam, Error, land};
 pub(crate) fn admit<'a>(
     dam: &'a mut Dam,
     dir: &Path,
+    mut found: Discovered,
     mut request: Request,
     control: Control,
     reporter: &'a dyn Reporter,
 ) -> Result<(Job<'a>, PathBuf, Started), Error> {
-    let version = VersionQuery::start()?;
-    let mut found = Repository::discover(dir, request.base.as_deref())?;
     let config = std::mem::take(&mut found.config);
-    version.finish()?;
     if config.identity().is_none() {
         return Err(Error::usage(
             "git does not know who you are, and what lands is a commit of yours",
@@ -46,7 +44,13 @@ pub(crate) fn admit<'a>(
         None => Some(found.commit.clone()),
         Some(_) => found.repo.resolve("HEAD")?,
     };
-    let at_head = head.as_ref().map(|head| RepoConfig::at(&store, head)).transpose()?;
+    let at_head = match (&head, found.at_head.take()) {
+        // HEAD can have moved between two answers.
+        (Some(head), Some((tree, file))) if request.base.is_none() && tree == found.tree => {
+            Some(RepoConfig::of(head, file)?)
+        }
+        (head, _) => head.as_ref().map(|head| RepoConfig::at(&store, head)).transpose()?,
+    };
     if request.into == Into::Current
         && let Some(into) = at_head.as_ref().and_then(|config| config.into.as_ref())
     {
@@ -149,6 +153,7 @@ pub(crate) fn admit<'a>(
         reporter,
         control,
         lock,
+        pin: None,
     };
     Ok((job, cwd, refs))
 }
@@ -198,7 +203,7 @@ fn check_carried(path: &Path) -> Result<(), Error> {
 
 fn target(
     request: &Request,
-    found: &cofferdam_git::Discovered,
+    found: &Discovered,
     config: &PersonConfig,
     name: &TaskName,
 ) -> Result<TargetRef, Error> {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use cofferdam_git::harvest::Rules;
 use cofferdam_sandbox::probe::Ability;
-use cofferdam_sandbox::{Ids, Running, SandboxError, Spec, probe, spawn};
+use cofferdam_sandbox::{Ids, SandboxError, Starter, probe};
 
 use crate::Error;
 use crate::context::Context;
@@ -28,11 +28,12 @@ pub trait Boundary {
     /// [`Error::Isolation`] with the step that does not work here.
     fn probe(&self, scratch: &Path, ids: Ids) -> Result<Ability, Error>;
 
-    /// Puts a command behind the boundary; nothing of it has run on return.
+    /// Starts the process that will put a command behind the boundary and waits to
+    /// be told which.
     ///
     /// # Errors
     /// [`Error::Isolation`]. There is no weaker second try.
-    fn spawn(&self, spec: &Spec) -> Result<Running, Error>;
+    fn start(&self) -> Result<Starter, Error>;
 
     /// What the command changed in a context whose last process is gone.
     ///
@@ -78,8 +79,8 @@ impl Boundary for Sandbox {
         probe::run(scratch, ids).map_err(isolation)
     }
 
-    fn spawn(&self, spec: &Spec) -> Result<Running, Error> {
-        spawn(spec).map_err(isolation)
+    fn start(&self) -> Result<Starter, Error> {
+        Starter::start().map_err(isolation)
     }
 
     fn changes(&self, context: &Context, rules: &Rules) -> Result<Changes, Error> {

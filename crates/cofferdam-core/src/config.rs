@@ -33,7 +33,15 @@ impl RepoConfig {
     /// # Errors
     /// [`Error::Config`] that names the key, [`Error::Git`].
     pub fn at(store: &Store, commit: &CommitId) -> Result<RepoConfig, Error> {
-        let Some(bytes) = store.top_file(commit, FILE)? else { return Ok(RepoConfig::default()) };
+        RepoConfig::of(commit, store.top_file(commit, FILE)?)
+    }
+
+    /// Reads the content of the file of a commit, if it has one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] that names the key.
+    pub(crate) fn of(commit: &CommitId, file: Option<Vec<u8>>) -> Result<RepoConfig, Error> {
+        let Some(bytes) = file else { return Ok(RepoConfig::default()) };
         RepoConfig::parse(&String::from_utf8_lossy(&bytes))
             .map_err(|message| Error::Config { at: commit.0.short().to_owned(), message })
     }

@@ -29,7 +29,7 @@ use crate::receipt::CheckReport;
 use crate::report::Event;
 use crate::request::Check;
 use crate::supervise::{self, Ended, Plan};
-use crate::{Error, read_log};
+use crate::{Error, boundary, read_log};
 
 /// How long a check may take that does not say. It holds the target's landing lock:
 /// one that hangs would keep everybody else from landing.
@@ -120,6 +120,9 @@ fn run_check(
     key: String,
 ) -> Result<Option<CheckReport>, Error> {
     let begun = Instant::now();
+    // Both go on while layer and context are made.
+    let starter = boundary::of_level(job.request.level)?.start()?;
+    let refs = gitdir::list_refs(&job.repo)?;
     let base = job.stack()?.clone();
     let maker = LayerMaker {
         store: &job.store,
@@ -133,7 +136,7 @@ fn run_check(
         job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &dir)?;
     }
     let context = Context::create(job.dam, dir, stack, job.ids, false)?;
-    let refs = gitdir::refs(&job.repo)?;
+    let refs = gitdir::listed_refs(refs)?;
     let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
     context.write_git(&TaskGit {
         repo: &job.repo,
@@ -170,10 +173,9 @@ fn run_check(
     };
     let spec = context.spec(&job.place, what, &told);
     let log = job.dir.path().join(format!("check-{number}.log"));
-    let boundary = crate::boundary::of_level(job.request.level)?;
     let timeout = Some(check.timeout.unwrap_or(CHECK_TIMEOUT));
     let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout };
-    let run = supervise::run(boundary.as_ref(), &plan, &job.control, None)?;
+    let run = supervise::run(starter, &plan, &job.control, None)?;
     let outcome = match run.ended {
         Ended::Exited { code: Some(0), .. } => Outcome::Passed,
         Ended::Exited { .. } => Outcome::Failed,

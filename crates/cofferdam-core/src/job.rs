@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use cofferdam_git::gitdir;
 use cofferdam_git::harvest::{CommitText, Rules};
 use cofferdam_git::layer::LayerStack;
+use cofferdam_git::publish::Pin;
 use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_ledger::{Change, Durability, State, Task, TaskId, TaskName};
 use cofferdam_sandbox::Ids;
@@ -43,6 +44,8 @@ pub struct Job<'a> {
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) control: Control,
     pub(crate) lock: Lock,
+    /// The git that has set the pin and can remove it.
+    pub(crate) pin: Option<Pin>,
 }
 
 /// A job for a task that exists; its lock must be free.
@@ -87,6 +90,7 @@ pub(crate) fn reopen<'a>(
         reporter,
         control,
         lock,
+        pin: None,
     })
 }
 
@@ -175,12 +179,17 @@ impl Job<'_> {
         self.dam.ledger.task(&self.id)?.ok_or_else(|| Error::NoSuchTask(self.id.to_string()))
     }
 
-    /// Writes down the evidence, from the record.
+    /// Writes down the evidence, from the record. Synced for what landed; any other
+    /// can be made again.
     pub(crate) fn write_receipt(&self) -> Result<Task, Error> {
         let task = self.record()?;
         let path = self.dir.receipt();
         let text = serde_json::to_vec_pretty(&Receipt::of(&task)?).expect("a receipt serialises");
-        cofferdam_tree::write_atomic(&path, &text, 0o600).at("write", &path)?;
+        let write = match task.state {
+            State::Landed => cofferdam_tree::write_atomic,
+            _ => cofferdam_tree::replace,
+        };
+        write(&path, &text, 0o600).at("write", &path)?;
         Ok(task)
     }
 

@@ -52,7 +52,7 @@ pub use cofferdam_tree::{RemoveError, remove_tree};
 /// # Errors
 /// [`Error::Git`] when there is none, or one that is too old.
 pub fn git_version() -> Result<String, Error> {
-    Ok(cofferdam_git::VersionQuery::start()?.finish()?)
+    Ok(cofferdam_git::version::query()?)
 }
 
 /// Finds out whether tasks of the caller can run here, by running something

@@ -7,6 +7,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use cofferdam_git::Repository;
+use cofferdam_git::publish::Pin;
 
 use crate::job::Job;
 use crate::report::Event;
@@ -16,17 +17,24 @@ const LOOK_AFTER: Duration = Duration::from_millis(100);
 
 /// Runs `run` and meanwhile looks what of the checkout the task does not see. On
 /// a large repository that takes longer than many a task: it ends with `run`, and
-/// is not begun for one that is over at once.
-pub(crate) fn beside_a_look<T>(job: &Job<'_>, run: impl FnOnce() -> T) -> T {
-    if job.repo.worktree.is_none() || job.request.carry_dirty {
-        return run();
-    }
+/// is not begun for one that is over at once. For any other, the git that waits to
+/// remove the pin is let go: it would wait all night.
+pub(crate) fn beside_a_look<T>(
+    job: &Job<'_>,
+    pin: &Mutex<Option<Pin>>,
+    run: impl FnOnce() -> T,
+) -> T {
     let (repo, reporter) = (&job.repo, job.reporter);
+    let nothing_to_see = repo.worktree.is_none() || job.request.carry_dirty;
     let look = &Mutex::new(Look::default());
     let (over, is_over) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if is_over.recv_timeout(LOOK_AFTER) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            drop(pin.lock().expect("pin").take());
+            if nothing_to_see {
                 return;
             }
             let Some(mut out) = begin_look(repo, look) else { return };

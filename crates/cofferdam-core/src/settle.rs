@@ -14,7 +14,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use cofferdam_git::publish;
+use cofferdam_git::publish::Unpin;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
 use cofferdam_tree::{LayerId, Trash};
 
@@ -100,11 +100,15 @@ pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
     take_context(&job.dam.trash, &job.dir)?;
     let is_pinned =
         job.pinned().is_some() && !matches!(job.target(), crate::target::TargetRef::Remote(_));
-    let unpin = is_pinned.then(|| publish::unpin(&job.repo, job.id.as_str())).transpose()?;
+    let unpin = match job.pin.take() {
+        Some(pin) => Some(pin.remove(&job.repo)?),
+        None if is_pinned => Some(Unpin::start(&job.repo, job.id.as_str())?),
+        None => None,
+    };
     // Meanwhile.
     sweep(job.dam);
     if let Some(unpin) = unpin {
-        publish::unpinned(&job.repo, unpin)?;
+        unpin.done(&job.repo)?;
     }
     if job.facts.change.is_some() || job.request.carry_dirty {
         forget_refs(job)?;
@@ -462,7 +466,7 @@ fn unused_layers(dam: &Dam, used: &[LayerId], report: &mut GcReport) -> Result<(
 /// its own time when there is more.
 fn sweep(dam: &Dam) {
     use std::os::unix::process::CommandExt;
-    if dam.trash.empty(AT_ONCE).is_ok_and(|emptied| emptied.left == 0) {
+    if dam.trash.empty_fast(AT_ONCE).is_ok_and(|emptied| emptied.left == 0) {
         return;
     }
     let spawned = std::process::Command::new("/proc/self/exe")

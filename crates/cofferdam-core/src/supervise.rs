@@ -16,9 +16,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use cofferdam_sandbox::{Event as SandboxEvent, Spec};
+use cofferdam_sandbox::{Event as SandboxEvent, Spec, Starter};
 
-use crate::boundary::Boundary;
 use crate::control::{Control, Woken};
 use crate::error::IoContext;
 use crate::log::{LogWriter, Stream};
@@ -81,19 +80,19 @@ pub struct Plan<'a> {
     pub timeout: Option<Duration>,
 }
 
-/// Runs a command behind `boundary` to its end.
+/// Runs a command to its end behind the boundary that `starter` builds.
 ///
 /// # Errors
 /// [`Error::Isolation`] when the boundary can't be had; nothing has run then.
 pub fn run(
-    boundary: &dyn Boundary,
+    starter: Starter,
     plan: &Plan<'_>,
     control: &Control,
     reporter: Option<&dyn Reporter>,
 ) -> Result<Run, Error> {
     let Plan { spec, context: context_dir, log, timeout } = *plan;
     let log = Mutex::new(LogWriter::create(log, LOG_CAP)?);
-    let mut running = boundary.spawn(spec)?;
+    let mut running = starter.build(spec).map_err(Error::Isolation)?;
     cofferdam_failpoint::hit("run:spawned").at("name pid 1 in", context_dir)?;
     TaskDir::write_ns(context_dir, running.name())?;
     cofferdam_failpoint::hit("run:named").at("name pid 1 in", context_dir)?;

@@ -12,12 +12,15 @@
 //! with its work still there.
 
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use cofferdam_git::gitdir::{self, TaskGit};
 use cofferdam_git::layer::LayerMaker;
-use cofferdam_git::{GitError, Started, merge, publish};
+use cofferdam_git::publish::Pin;
+use cofferdam_git::{Discovery, GitError, Started, merge};
 use cofferdam_ledger::State;
+use cofferdam_sandbox::Starter;
 
 use crate::admit::{admit, isolation};
 use crate::context::{Context, Told, What};
@@ -31,7 +34,7 @@ use crate::report::{Event, Reporter};
 use crate::request::Request;
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, harvest, land, settle};
+use crate::{Dam, Error, boundary, config, harvest, land, settle};
 
 /// Runs one task to its end and gives its receipt.
 ///
@@ -46,16 +49,22 @@ pub fn run(
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
     boundary::of_level(request.level)?;
+    let base = request.base.clone();
+    let discovery = Discovery::start(dir, base.as_deref(), config::FILE)?;
+    // Meanwhile.
     settle::housekeeping(dam)?;
-    let (mut job, cwd, refs) = admit(dam, dir, request, control, reporter)?;
+    let found = discovery.finish()?;
+    let (mut job, cwd, refs) = admit(dam, dir, found, request, control, reporter)?;
     let done = line(&mut job, &cwd, refs);
     finish(job, done)
 }
 
 /// The arrows.
 fn line(job: &mut Job<'_>, cwd: &Path, refs: Started) -> Result<(), Error> {
+    // It starts while the context is written.
+    let starter = boundary::of_level(job.request.level)?.start()?;
     let context = prepare(job, refs)?;
-    if !run_command(job, &context, cwd)? {
+    if !run_command(job, &context, cwd, starter)? {
         return Ok(());
     }
     if !take_out(job, &context)? {
@@ -150,10 +159,9 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         carry_dirty(job)?;
     }
     let pinned = Facts::need("base", job.facts.pinned.as_ref())?.clone();
-    let pin = match job.target() {
-        TargetRef::Remote(_) => None,
-        _ => Some(publish::pin(&job.repo, job.id.as_str(), &pinned)?),
-    };
+    if !matches!(job.target(), TargetRef::Remote(_)) {
+        job.pin = Some(Pin::start(&job.repo, job.id.as_str(), &pinned)?);
+    }
     let tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
     let maker = LayerMaker {
         store: &job.store,
@@ -194,8 +202,8 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
     if !carried.is_empty() {
         std::fs::write(job.dir.carried(), carried).at("write", job.dir.carried())?;
     }
-    if let Some(pin) = pin {
-        publish::pinned(&job.repo, pin)?;
+    if let Some(pin) = &mut job.pin {
+        pin.set(&job.repo)?;
     }
     job.took("prepared", begun);
     job.reporter.report(Event::Started {
@@ -247,7 +255,12 @@ fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
 }
 
 /// Second arrow: the command, in its context. Whether to go on.
-fn run_command(job: &mut Job<'_>, context: &Context, cwd: &Path) -> Result<bool, Error> {
+fn run_command(
+    job: &mut Job<'_>,
+    context: &Context,
+    cwd: &Path,
+    starter: Starter,
+) -> Result<bool, Error> {
     let begun = Instant::now();
     if job.interrupted() {
         job.end(State::Cancelled, "interrupted before it started")?;
@@ -280,14 +293,15 @@ fn run_command(job: &mut Job<'_>, context: &Context, cwd: &Path) -> Result<bool,
         wall: job.request.wall,
     };
     let spec = context.spec(&job.place, what, &told);
-    let boundary = boundary::of_level(job.request.level)?;
     job.advance(State::Running, None)?;
     let timeout = job.request.timeout;
     let log = job.dir.log();
     let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout };
-    let run = beside_a_look(job, || {
-        supervise::run(boundary.as_ref(), &plan, &job.control, Some(job.reporter))
+    let pin = Mutex::new(job.pin.take());
+    let run = beside_a_look(job, &pin, || {
+        supervise::run(starter, &plan, &job.control, Some(job.reporter))
     })?;
+    job.pin = pin.into_inner().expect("pin");
     job.took("ran", begun);
     if run.left_running > 0 {
         let number = run.left_running;

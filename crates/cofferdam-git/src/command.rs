@@ -10,7 +10,7 @@
 //! the repository's owner when root asks.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -372,6 +372,24 @@ pub struct Conversation {
 }
 
 impl Conversation {
+    /// Tells it something.
+    ///
+    /// # Errors
+    /// When it does not read any more.
+    pub fn say(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match &mut self.child.stdin {
+            Some(stdin) => stdin.write_all(bytes),
+            None => Err(std::io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Whether exactly this is what it says next.
+    pub fn hear(&mut self, wanted: &[u8]) -> bool {
+        let mut said = vec![0; wanted.len()];
+        let stdout = self.child.stdout.as_mut();
+        stdout.is_some_and(|stdout| stdout.read_exact(&mut said).is_ok()) && said == wanted
+    }
+
     /// Closes its input, waits for it, and gives an error unless it was content.
     ///
     /// # Errors

@@ -34,15 +34,8 @@ pub struct RefValue {
     pub peeled: Option<String>,
 }
 
-/// The branches, tags, remote-tracking refs and notes of the repository.
-///
-/// # Errors
-/// [`GitError`] when git can't list them.
-pub fn refs(repo: &Repository) -> Result<Vec<RefValue>, GitError> {
-    listed_refs(list_refs(repo)?)
-}
-
-/// Starts what [`listed_refs`] reads.
+/// Starts to list the branches, tags, remote-tracking refs and notes of the
+/// repository, for [`listed_refs`].
 ///
 /// # Errors
 /// [`GitError::NotStarted`].
@@ -53,10 +46,10 @@ pub fn list_refs(repo: &Repository) -> Result<Started, GitError> {
         .start()
 }
 
-/// The rest of [`refs`].
+/// The refs.
 ///
 /// # Errors
-/// As there.
+/// [`GitError`] when git can't list them.
 pub fn listed_refs(started: Started) -> Result<Vec<RefValue>, GitError> {
     let out = started.run()?;
     let text = String::from_utf8_lossy(&out);
@@ -108,7 +101,9 @@ impl TaskGit<'_> {
         put("HEAD", format!("ref: refs/heads/{}\n", self.branch).as_bytes())?;
         put("packed-refs", self.packed_refs().as_bytes())?;
         put("config", self.config_text().as_bytes())?;
-        put("info/exclude", self.excludes)?;
+        if !self.excludes.is_empty() {
+            put("info/exclude", self.excludes)?;
+        }
         let alternates: String =
             (0..self.object_dirs).map(|number| format!("{OBJECTS_INSIDE}/{number}\n")).collect();
         put("objects/info/alternates", alternates.as_bytes())?;
@@ -201,8 +196,13 @@ pub fn excludes(repo: &Repository, config: &PersonConfig) -> Result<Vec<u8>, Git
     for path in global.into_iter().chain([repo.common_dir.join("info/exclude")]) {
         match std::fs::read(&path) {
             Ok(bytes) => {
-                text.extend(bytes);
-                text.push(b'\n');
+                // Most have nothing but the comments that git puts there.
+                for line in bytes.split(|byte| *byte == b'\n') {
+                    if !line.is_empty() && !line.starts_with(b"#") {
+                        text.extend(line);
+                        text.push(b'\n');
+                    }
+                }
             }
             Err(error)
                 if matches!(

@@ -30,15 +30,14 @@ pub mod publish;
 pub mod remote;
 mod repo;
 mod store;
-mod version;
+pub mod version;
 
 pub use command::{GitCommand, RunAs, Started};
 pub use config::PersonConfig;
 pub use index::copy_index;
 pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
-pub use repo::{Discovered, Repository};
+pub use repo::{Discovered, Discovery, Repository};
 pub use store::Store;
-pub use version::VersionQuery;
 
 use std::path::PathBuf;
 

@@ -15,8 +15,8 @@ use std::path::Path;
 use cofferdam_failpoint::hit;
 use cofferdam_tree::fsync_dir;
 
-use crate::command::Finished;
-use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Repository, Started, Store};
+use crate::command::{Conversation, Finished};
+use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Repository, Store};
 
 /// Lets `into` index and check what `commit` has and none of `have` does, from the
 /// one git to the other, without passing through our memory.
@@ -149,55 +149,115 @@ pub fn keep_ref(task: &str) -> String {
     format!("refs/dam/keep/{task}")
 }
 
-/// Starts to pin the base of a task; [`pinned`] waits for it. Not
-/// synced: a pin only has to outlive us, and a base that is lost in a power cut
-/// takes a context with it that is worthless then anyway.
-///
-/// # Errors
-/// [`GitError::NotStarted`].
-pub fn pin(repo: &Repository, task: &str, commit: &CommitId) -> Result<Started, GitError> {
-    change_pin(repo, format!("update {}\0{commit}\0\0", keep_ref(task)))
+/// A pin of the base of a task, and the git that set it. It stays to remove the
+/// pin as well, unless it is dropped before: for a short task that spares the start
+/// of another one. It ends when we do.
+#[derive(Debug)]
+pub struct Pin {
+    git: Option<Conversation>,
+    task: String,
 }
 
-/// Starts to remove a task's pin; [`unpinned`] waits for it.
-///
-/// # Errors
-/// [`GitError::NotStarted`].
-pub fn unpin(repo: &Repository, task: &str) -> Result<Started, GitError> {
-    change_pin(repo, format!("delete {}\0\0", keep_ref(task)))
-}
-
-/// The rest of [`pin`].
-///
-/// # Errors
-/// [`GitError`].
-pub fn pinned(repo: &Repository, started: Started) -> Result<(), GitError> {
-    started.run()?;
-    hit("publish:pin:after").at("write", repo.common_dir.join("refs/dam"))
-}
-
-/// The rest of [`unpin`].
-///
-/// # Errors
-/// [`GitError`].
-pub fn unpinned(repo: &Repository, started: Started) -> Result<(), GitError> {
-    pinned(repo, started)?;
-    for dir in ["refs/dam/keep", "refs/dam"] {
-        // Only an empty one goes.
-        let _ = std::fs::remove_dir(repo.common_dir.join(dir));
-        hit("publish:pin:dir").at("remove", repo.common_dir.join(dir))?;
+impl Pin {
+    /// Starts to pin `commit`; [`Pin::set`] waits for it. Not synced: a pin only has
+    /// to outlive us, and a base that is lost in a power cut takes a context with it
+    /// that is worthless then anyway.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`].
+    pub fn start(repo: &Repository, task: &str, commit: &CommitId) -> Result<Pin, GitError> {
+        hit("publish:pin:before").at("write", repo.common_dir.join("refs/dam"))?;
+        let mut git = change_pins(repo).converse()?;
+        let change = format!("start\0update {}\0{commit}\0\0commit\0", keep_ref(task));
+        // One that does not want to read says why when it is waited for.
+        let _ = git.say(change.as_bytes());
+        Ok(Pin { git: Some(git), task: task.to_owned() })
     }
-    Ok(())
+
+    /// Waits until the pin is set.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub fn set(&mut self, repo: &Repository) -> Result<(), GitError> {
+        let Some(mut git) = self.git.take() else { return Ok(()) };
+        if !git.hear(b"start: ok\ncommit: ok\n") {
+            let command = git.command.clone();
+            git.end()?;
+            return Err(GitError::Unexpected { command, answer: String::new() });
+        }
+        self.git = Some(git);
+        hit("publish:pin:after").at("write", repo.common_dir.join("refs/dam"))
+    }
+
+    /// Starts to remove the pin; [`Unpin::done`] waits for it.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`].
+    pub fn remove(mut self, repo: &Repository) -> Result<Unpin, GitError> {
+        let task = std::mem::take(&mut self.task);
+        let Some(mut git) = self.git.take() else { return Unpin::start(repo, &task) };
+        hit("publish:pin:before").at("write", repo.common_dir.join("refs/dam"))?;
+        let change = format!("start\0delete {}\0\0commit\0", keep_ref(&task));
+        let _ = git.say(change.as_bytes());
+        Ok(Unpin { git, task })
+    }
 }
 
-fn change_pin(repo: &Repository, line: String) -> Result<Started, GitError> {
-    hit("publish:pin:before").at("write", repo.common_dir.join("refs/dam"))?;
-    repo.git()
-        .setting("core.fsync=none")
-        .setting("core.logAllRefUpdates=false")
-        .args(["update-ref", "--stdin", "-z"])
-        .input(line)
-        .start()
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if let Some(git) = self.git.take() {
+            // Nothing was asked of it since the pin was set.
+            let _ = git.end();
+        }
+    }
+}
+
+/// A pin that is being removed.
+#[derive(Debug)]
+pub struct Unpin {
+    git: Conversation,
+    task: String,
+}
+
+impl Unpin {
+    /// Starts to remove a task's pin, if there is one.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`].
+    pub fn start(repo: &Repository, task: &str) -> Result<Unpin, GitError> {
+        hit("publish:pin:before").at("write", repo.common_dir.join("refs/dam"))?;
+        Unpin::again(repo, task)
+    }
+
+    fn again(repo: &Repository, task: &str) -> Result<Unpin, GitError> {
+        let mut git = change_pins(repo).converse()?;
+        let _ = git.say(format!("delete {}\0\0", keep_ref(task)).as_bytes());
+        Ok(Unpin { git, task: task.to_owned() })
+    }
+
+    /// Waits until the pin is gone, and the directories that it leaves empty.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub fn done(self, repo: &Repository) -> Result<(), GitError> {
+        // The one that set it can have been ended long ago.
+        self.git.end().or_else(|_| Unpin::again(repo, &self.task)?.git.end())?;
+        hit("publish:pin:after").at("write", repo.common_dir.join("refs/dam"))?;
+        for dir in ["refs/dam/keep", "refs/dam"] {
+            // Only an empty one goes.
+            let _ = std::fs::remove_dir(repo.common_dir.join(dir));
+            hit("publish:pin:dir").at("remove", repo.common_dir.join(dir))?;
+        }
+        Ok(())
+    }
+}
+
+fn change_pins(repo: &Repository) -> GitCommand {
+    repo.git().setting("core.fsync=none").setting("core.logAllRefUpdates=false").args([
+        "update-ref",
+        "--stdin",
+        "-z",
+    ])
 }
 
 /// Whether `ancestor` is part of the history of `commit`.

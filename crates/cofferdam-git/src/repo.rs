@@ -4,9 +4,14 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use crate::store::{ask_top_file, top_file_in};
 use crate::{
-    CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, RunAs, TreeId,
+    CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, RunAs, Started,
+    TreeId, version,
 };
+
+/// git's exit code for an option that it does not know.
+const USAGE: i32 = 129;
 
 /// A repository of the person's, found from a directory inside it.
 #[derive(Debug, Clone)]
@@ -38,46 +43,86 @@ pub struct Discovered {
     pub tree: TreeId,
     /// The person's configuration.
     pub config: PersonConfig,
+    /// The tree of HEAD and the file that was asked for in it. None when git could
+    /// not say; whoever needs it asks again and hears why.
+    pub at_head: Option<(TreeId, Option<Vec<u8>>)>,
 }
 
-impl Repository {
-    /// Finds the repository that `dir` is in, its configuration, and the commit
-    /// `base` in it (`HEAD` when none is given): two calls of git, side by side.
+/// A look at a repository that goes on by itself: calls of git, side by side.
+#[derive(Debug)]
+pub struct Discovery<'a> {
+    dir: &'a Path,
+    base: Option<&'a str>,
+    file: &'a str,
+    owner: Option<RunAs>,
+    config: Started,
+    at_head: Started,
+    place: Started,
+}
+
+impl<'a> Discovery<'a> {
+    /// Begins to look for the repository that `dir` is in, its configuration, the
+    /// commit `base` in it (`HEAD` when none is given) and the file `file` at the
+    /// top of HEAD.
     ///
     /// # Errors
-    /// [`GitError::NotARepository`], [`GitError::Unborn`],
-    /// [`GitError::NoSuchRevision`]; [`GitError::Failed`] when the configuration
-    /// is broken.
-    pub fn discover(dir: &Path, base: Option<&str>) -> Result<Discovered, GitError> {
+    /// [`GitError::NotStarted`]; [`GitError::NoSuchRevision`] and
+    /// [`GitError::Unsupported`] for what can't be asked for.
+    pub fn start(
+        dir: &'a Path,
+        base: Option<&'a str>,
+        file: &'a str,
+    ) -> Result<Discovery<'a>, GitError> {
         let revision = base.unwrap_or("HEAD");
         if revision.starts_with('-') {
             return Err(GitError::NoSuchRevision(revision.to_owned()));
         }
         let owner = RunAs::owner_of(dir).at("look at", dir)?;
-        let git = GitCommand::discovering(owner.as_ref()).current_dir(dir);
-        let config = PersonConfig::start(git)?;
+        let git = || GitCommand::discovering(owner.as_ref()).current_dir(dir);
         let asked = [format!("{revision}^{{commit}}"), format!("{revision}^{{tree}}")];
         let more = ["--symbolic-full-name", "HEAD"].map(str::to_owned);
-        let (repo, lines) = ask(dir, owner, asked.iter().chain(&more), 3)?;
+        let place = ask(dir, git(), asked.iter().chain(&more))?;
+        let config = PersonConfig::start(git())?;
+        let at_head = ask_top_file(git(), "HEAD", file).start()?;
+        Ok(Discovery { dir, base, file, owner, config, at_head, place })
+    }
+
+    /// What was found.
+    ///
+    /// # Errors
+    /// [`GitError::NotARepository`], [`GitError::Unborn`],
+    /// [`GitError::NoSuchRevision`]; [`GitError::Failed`] when the configuration
+    /// is broken; [`GitError::Unsupported`] when this git is too old.
+    pub fn finish(self) -> Result<Discovered, GitError> {
+        let at_head = self.at_head.finish()?;
+        if at_head.status.code() == Some(USAGE) {
+            version::query()?;
+        }
+        let (repo, lines) = answered(self.dir, self.owner, self.place, 3)?;
         let oid = |at: usize| lines.get(at).and_then(|line| Oid::parse(line));
         let (Some(commit), Some(tree), Some(head)) = (oid(0), oid(1), lines.get(2)) else {
-            return Err(match base {
-                None => GitError::Unborn(dir.into()),
+            return Err(match self.base {
+                None => GitError::Unborn(self.dir.into()),
                 Some(base) => GitError::NoSuchRevision(base.to_owned()),
             });
         };
         let branch = head.starts_with("refs/heads/").then(|| head.clone());
-        let config = PersonConfig::finish(config)?;
-        Ok(Discovered { repo, branch, commit: CommitId(commit), tree: TreeId(tree), config })
+        let config = PersonConfig::finish(self.config)?;
+        let at_head = top_file_in(&at_head.stdout, "HEAD", self.file);
+        let (commit, tree) = (CommitId(commit), TreeId(tree));
+        Ok(Discovered { repo, branch, commit, tree, config, at_head })
     }
+}
 
+impl Repository {
     /// Finds the repository that `dir` is in, whatever it has checked out.
     ///
     /// # Errors
     /// [`GitError::NotARepository`].
     pub fn find(dir: &Path) -> Result<Repository, GitError> {
         let owner = RunAs::owner_of(dir).at("look at", dir)?;
-        Ok(ask(dir, owner, &[], 0)?.0)
+        let asked = ask(dir, GitCommand::discovering(owner.as_ref()).current_dir(dir), &[])?;
+        Ok(answered(dir, owner, asked, 0)?.0)
     }
 
     /// A call of git on this repository, with the person's configuration.
@@ -165,15 +210,13 @@ impl Repository {
     }
 }
 
-/// One call of `git rev-parse`: where the repository is, and its answers to
-/// `questions`, of which there are `expected`. It stops at the first that it can't
-/// answer, echoing it perhaps.
+/// Asks `git rev-parse` where the repository is, and `questions`. It stops at the
+/// first that it can't answer, echoing it perhaps.
 fn ask<'a>(
     dir: &Path,
-    owner: Option<RunAs>,
+    git: GitCommand,
     questions: impl IntoIterator<Item = &'a String>,
-    expected: usize,
-) -> Result<(Repository, Vec<String>), GitError> {
+) -> Result<Started, GitError> {
     // Its answers are lines.
     let here = std::fs::canonicalize(dir).at("find", dir)?;
     if here.as_os_str().as_encoded_bytes().contains(&b'\n') {
@@ -182,15 +225,24 @@ fn ask<'a>(
             format!("`{}`: {why}", here.display()).replace('\n', "\\n"),
         ));
     }
-    let done = GitCommand::discovering(owner.as_ref())
-        .current_dir(dir)
-        .args(["rev-parse", "--path-format=absolute", "--is-bare-repository"])
+    git.args(["rev-parse", "--path-format=absolute", "--is-bare-repository"])
         .args(["--git-dir", "--git-common-dir", "--git-path", "objects"])
         .args(["--show-object-format", "--is-inside-work-tree"])
         .args(questions)
         // Last: without a worktree it is an error.
         .args(["--show-cdup"])
-        .finish()?;
+        .start()
+}
+
+/// The answers to [`ask`]: the repository, and what was said to its questions, to
+/// which `expected` answers are expected.
+fn answered(
+    dir: &Path,
+    owner: Option<RunAs>,
+    asked: Started,
+    expected: usize,
+) -> Result<(Repository, Vec<String>), GitError> {
+    let done = asked.finish()?;
     let text = String::from_utf8(done.stdout.clone())
         .map_err(|_| GitError::Unsupported("the repository's path is not UTF-8".into()))?;
     let lines: Vec<&str> = text.lines().collect();

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_tree::durable::write_atomic;
 
-use crate::{CommitId, GitCommand, GitError, IoContext, ObjectFormat, PersonConfig, Repository};
+use crate::{
+    CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, Repository, TreeId,
+};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -88,23 +90,14 @@ impl Store {
     /// # Errors
     /// [`GitError`] when it is there and can't be read, or the commit can't.
     pub fn top_file(&self, commit: &CommitId, name: &str) -> Result<Option<Vec<u8>>, GitError> {
-        // git says "missing" to a name that is not in the tree and to an object
-        // that is not in the store alike: the tree tells which.
-        let ask = format!("{commit}^{{tree}}\n{commit}:{name}\n");
-        let done = self.git().args(["cat-file", "--batch"]).input(ask).finish()?;
+        let done = ask_top_file(self.git(), commit.as_str(), name).finish()?;
         if !done.status.success() {
             return Err(done.failed());
         }
-        let Some((tree, rest)) = object(&done.stdout, "tree") else {
-            return Err(done.unexpected());
-        };
-        if let Some((content, _)) = object(rest, "blob") {
-            return Ok(Some(content.to_vec()));
+        match top_file_in(&done.stdout, commit.as_str(), name) {
+            Some((_, content)) => Ok(content),
+            None => Err(done.unexpected()),
         }
-        let entry = format!(" {name}\0");
-        let listed = tree.windows(entry.len()).any(|bytes| bytes == entry.as_bytes());
-        let missing = rest == format!("{commit}:{name} missing\n").as_bytes();
-        if missing && !listed { Ok(None) } else { Err(done.unexpected()) }
     }
 
     /// Whether objects can be read in the store alone or borrowed.
@@ -116,15 +109,40 @@ impl Store {
     }
 }
 
+/// A call that prints the tree of `commit` and the file `name` at its top. git says
+/// "missing" to a name that is not in the tree and to an object that is not in the
+/// store alike: the tree tells which.
+pub(crate) fn ask_top_file(git: GitCommand, commit: &str, name: &str) -> GitCommand {
+    let ask = format!("{commit}^{{tree}}\0{commit}:{name}\0");
+    git.args(["cat-file", "--batch", "-z"]).input(ask)
+}
+
+/// The tree and the file, if there is one, in the answer to [`ask_top_file`]; none
+/// when the answer is another.
+pub(crate) fn top_file_in(
+    answer: &[u8],
+    commit: &str,
+    name: &str,
+) -> Option<(TreeId, Option<Vec<u8>>)> {
+    let (id, tree, rest) = object(answer, "tree")?;
+    if let Some((_, content, _)) = object(rest, "blob") {
+        return Some((TreeId(id), Some(content.to_vec())));
+    }
+    let entry = format!(" {name}\0");
+    let listed = tree.windows(entry.len()).any(|bytes| bytes == entry.as_bytes());
+    let missing = rest == format!("{commit}:{name} missing\n").as_bytes();
+    (missing && !listed).then_some((TreeId(id), None))
+}
+
 /// The first object in what `cat-file --batch` printed (`NAME TYPE SIZE`, content,
 /// line end), and what follows it.
-fn object<'a>(answers: &'a [u8], wanted: &str) -> Option<(&'a [u8], &'a [u8])> {
+fn object<'a>(answers: &'a [u8], wanted: &str) -> Option<(Oid, &'a [u8], &'a [u8])> {
     let end = answers.iter().position(|byte| *byte == b'\n')?;
     let head = std::str::from_utf8(&answers[..end]).ok()?;
-    let (_, kind_and_size) = head.split_once(' ')?;
+    let (id, kind_and_size) = head.split_once(' ')?;
     let size: usize = kind_and_size.strip_prefix(wanted)?.strip_prefix(' ')?.parse().ok()?;
     let (content, rest) = answers[end + 1..].split_at_checked(size)?;
-    Some((content, rest.strip_prefix(b"\n")?))
+    Some((Oid::parse(id)?, content, rest.strip_prefix(b"\n")?))
 }
 
 fn create(dir: &Path, repo: &Repository) -> Result<(), GitError> {
@@ -185,14 +203,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_read_one_after_the_other() {
-        let answers = b"aa tree 3\nx\ny\nbb blob 0\n\ncc:f missing\n";
-        let (tree, rest) = object(answers, "tree").expect("tree");
-        assert_eq!(tree, b"x\ny");
-        let (blob, rest) = object(rest, "blob").expect("blob");
-        assert_eq!(blob, b"");
-        assert_eq!(object(rest, "blob"), None);
-        assert_eq!(object(b"aa blob 9\nshort\n", "blob"), None);
-        assert_eq!(object(answers, "blob"), None);
+    fn a_file_at_the_top_is_there_or_is_not_or_nobody_knows() {
+        let (tree, blob) = ("1".repeat(40), "2".repeat(40));
+        let read = |answer: &str| top_file_in(answer.as_bytes(), "HEAD", "f");
+        let id = TreeId(Oid::parse(&tree).expect("id"));
+        let there = read(&format!("{tree} tree 3\nx\ny\n{blob} blob 0\n\n"));
+        assert_eq!(there, Some((id.clone(), Some(Vec::new()))));
+        assert_eq!(read(&format!("{tree} tree 3\nx\ny\nHEAD:f missing\n")), Some((id, None)));
+        // In the tree, but its object is not in the store.
+        assert_eq!(read(&format!("{tree} tree 4\n1 f\0\nHEAD:f missing\n")), None);
+        assert_eq!(read(&format!("{tree} tree 9\nshort\n")), None);
+        assert_eq!(read("HEAD^{tree} missing\nHEAD:f missing\n"), None);
     }
 }

@@ -1,39 +1,26 @@
 //! Which git this is.
 //!
-//! 2.38 brought `merge-tree --write-tree` and `cat-file -z`. An older one would
-//! only be noticed when a task is harvested, after all its work.
+//! 2.38 brought `merge-tree --write-tree` and `cat-file -z`. The first look at a
+//! repository uses the latter, so an older git is noticed before any work.
 
-use crate::{GitCommand, GitError, Started};
+use crate::{GitCommand, GitError};
 
 /// The oldest git that has what is needed.
 pub const OLDEST: (u32, u32) = (2, 38);
 
-/// A question to git about itself that is asked while other things are done.
-#[derive(Debug)]
-pub struct VersionQuery(Started);
-
-impl VersionQuery {
-    /// Asks.
-    ///
-    /// # Errors
-    /// [`GitError::NotStarted`].
-    pub fn start() -> Result<VersionQuery, GitError> {
-        Ok(VersionQuery(GitCommand::discovering(None).args(["version"]).start()?))
-    }
-
-    /// The answer, as git words it.
-    ///
-    /// # Errors
-    /// [`GitError::Unsupported`] when it is older than [`OLDEST`].
-    pub fn finish(self) -> Result<String, GitError> {
-        let text = String::from_utf8_lossy(&self.0.run()?).trim().to_owned();
-        match parse(&text) {
-            Some(version) if version >= OLDEST => Ok(text),
-            _ => Err(GitError::Unsupported(format!(
-                "`{text}` is too old: {}.{} or newer is needed",
-                OLDEST.0, OLDEST.1
-            ))),
-        }
+/// Which git this is, as it words it.
+///
+/// # Errors
+/// [`GitError::Unsupported`] when it is older than [`OLDEST`].
+pub fn query() -> Result<String, GitError> {
+    let said = GitCommand::discovering(None).args(["version"]).run()?;
+    let text = String::from_utf8_lossy(&said).trim().to_owned();
+    match parse(&text) {
+        Some(version) if version >= OLDEST => Ok(text),
+        _ => Err(GitError::Unsupported(format!(
+            "`{text}` is too old: {}.{} or newer is needed",
+            OLDEST.0, OLDEST.1
+        ))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The other end: from a fresh process to the task's command.
 //!
 //! The supervisor starts its own binary again with an empty environment and
-//! three descriptors; a copy of the supervisor's memory would be readable to
+//! one end of a socket as standard input; a copy of the supervisor's memory would be readable to
 //! the task through `/proc/1`. Then, in this order:
 //!
 //! 1. Parent-death signal, so that nothing outlives the supervisor from here on.
@@ -11,7 +11,7 @@
 //!    (`CLONE_PARENT`), whose pid is reported; the first process ends.
 //! 4. pid 1 asks for its own parent-death signal, builds the root view, drops
 //!    every capability and becomes undumpable.
-//! 5. It waits for the go byte. The end of that pipe means that the supervisor
+//! 5. It waits for the go byte. The end of that socket means that the supervisor
 //!    died before the signal was in place; `getppid` would say 0 either way.
 //! 6. It forks the task, which puts Landlock and seccomp on itself and becomes
 //!    the command.
@@ -19,7 +19,7 @@
 //!    what is left: first asked, then killed by the kernel, which takes every
 //!    process of the namespace when its pid 1 exits.
 //!
-//! Watching the pipe as well as the parent-death signal costs nothing and does
+//! Watching the socket as well as the parent-death signal costs nothing and does
 //! not depend on which thread of the supervisor forked.
 
 use std::ffi::{CString, OsStr};
@@ -42,10 +42,6 @@ use crate::{Command, Network, SandboxError, Spec, landlock, seccomp};
 
 /// The first argument that makes a binary call [`main`].
 pub const ARGUMENT: &str = "__init";
-
-pub(crate) const SPEC_FD: i32 = 3;
-pub(crate) const CONTROL_FD: i32 = 4;
-pub(crate) const STATUS_FD: i32 = 5;
 
 /// Control bytes from the supervisor.
 pub(crate) const GO: u8 = b'g';
@@ -71,17 +67,12 @@ pub(crate) enum Message {
 
 /// Runs the other end and never returns.
 pub fn main() -> ! {
-    // SAFETY: the supervisor passes exactly these descriptors (see the module's
-    // opening); nothing else in this process has taken them.
-    let (spec, control, status) = unsafe {
-        (
-            std::fs::File::from_raw_fd(SPEC_FD),
-            OwnedFd::from_raw_fd(CONTROL_FD),
-            std::fs::File::from_raw_fd(STATUS_FD),
-        )
+    let (socket, mut status) = match take_socket() {
+        Ok(both) => both,
+        // Nobody to tell it to but whoever reads our exit code.
+        Err(_) => std::process::exit(2),
     };
-    let mut status = Status(status);
-    let code = match first_process(spec, control, &mut status) {
+    let code = match first_process(socket, &mut status) {
         Ok(()) => 0,
         Err(error) => {
             status.refused(error);
@@ -89,6 +80,21 @@ pub fn main() -> ! {
         }
     };
     std::process::exit(code)
+}
+
+/// Takes the socket from the place of the standard input, where no descriptor of
+/// the supervisor's caller can be in its way, and closes whatever else is open.
+fn take_socket() -> io::Result<(OwnedFd, Status)> {
+    const AFTER_STANDARD: i32 = 3;
+    // SAFETY: numbers only; nothing in this process has opened a descriptor.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, AFTER_STANDARD, u32::MAX, 0) };
+    if closed != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), AFTER_STANDARD)?;
+    rustix::stdio::dup2_stdin(&std::fs::File::open("/dev/null")?)?;
+    let status = Status(socket.try_clone()?.into());
+    Ok((socket, status))
 }
 
 struct Status(std::fs::File);
@@ -128,16 +134,19 @@ fn no_core_dumps() -> Result<(), SandboxError> {
     setup("forbid core dumps", None, set(1).or_else(|_| set(0)))
 }
 
-fn first_process(
-    mut spec_file: std::fs::File,
-    control: OwnedFd,
-    status: &mut Status,
-) -> Result<(), SandboxError> {
+fn first_process(socket: OwnedFd, status: &mut Status) -> Result<(), SandboxError> {
     die_with_parent()?;
     no_core_dumps()?;
-    let mut text = Vec::new();
-    setup("read the specification", None, spec_file.read_to_end(&mut text))?;
-    drop(spec_file);
+    let mut socket = std::fs::File::from(socket);
+    let mut length = [0; 8];
+    if socket.read_exact(&mut length).is_err() {
+        // Started in vain.
+        return Ok(());
+    }
+    let length = usize::try_from(u64::from_be_bytes(length)).unwrap_or_default();
+    let mut text = vec![0; length];
+    setup("read the specification", None, socket.read_exact(&mut text))?;
+    let control = OwnedFd::from(socket);
     let spec: Spec = setup(
         "understand the specification",
         None,

@@ -5,9 +5,9 @@
 //! unprivileged user, behind Landlock and a seccomp filter.
 //!
 //! - [`Spec`] says what a task gets; [`view`] fills in the system part of it.
-//! - [`spawn()`] starts the task; [`Running`] is the supervisor's end of it.
+//! - [`Starter`] starts the task; [`Running`] is the supervisor's end of it.
 //! - [`init::main`] is the other end: pid 1 of the task, a re-exec of the same
-//!   binary. A binary that calls [`spawn()`] must call [`init::main`] first thing
+//!   binary. A binary that uses a [`Starter`] must call [`init::main`] first thing
 //!   in `main` when its first argument is [`init::ARGUMENT`].
 //! - [`Ids`] decides as whom a task runs: never as the host's uid 0.
 //! - [`probe`] finds out what this machine can do, by doing it.
@@ -30,7 +30,7 @@ pub use cgroup::refuse_delegated;
 pub use ids::{FALLBACK_ID, Ids};
 pub use landlock::abi as landlock_abi;
 pub use mounts::read_only_overlay;
-pub use spawn::{Event, Running, spawn};
+pub use spawn::{Event, Running, Starter};
 pub use spec::{Command, Mount, Network, Spec, Wall};
 pub use userns::enter as enter_user_namespace;
 

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use crate::{
-    Command, Event, Ids, Mount, Network, SandboxError, Spec, Wall, landlock_abi, spawn, view,
+    Command, Event, Ids, Mount, Network, SandboxError, Spec, Starter, Wall, landlock_abi, view,
 };
 
 /// What the probe found to work.
@@ -63,7 +63,7 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
             umask: 0o022,
         },
     };
-    let mut running = spawn(&spec)?;
+    let mut running = Starter::start()?.build(&spec)?;
     loop {
         match running.next_event()? {
             Event::Ready => running.go().map_err(ours("start the probe's program"))?,

@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Stdio};
 
@@ -18,8 +19,8 @@ use crate::{SandboxError, Spec};
 pub struct Running {
     name: ProcessName,
     pidfd: OwnedFd,
-    control: std::fs::File,
-    status: BufReader<std::fs::File>,
+    control: UnixStream,
+    status: BufReader<UnixStream>,
     /// `Ready` was heard already.
     ready: bool,
     /// What the command prints.
@@ -52,118 +53,98 @@ pub enum Event {
     Killed,
 }
 
-/// Starts building the boundary of `spec` and returns once the task's pid 1 is
-/// known, before anything of the task runs. The calling thread must live as
-/// long as the task: its end ends the task.
-///
-/// # Errors
-/// [`SandboxError`] when a boundary can't be had here.
-pub fn spawn(spec: &Spec) -> Result<Running, SandboxError> {
-    let ours = |step, source: io::Error| SandboxError::Supervisor { step, source };
-    let spec_file = spec_file(spec).map_err(|error| ours("hand over the specification", error))?;
-    let pipe = || {
-        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-            .map_err(|error| ours("make a pipe", error.into()))
-    };
-    let (control_read, control) = pipe()?;
-    let (status, status_write) = pipe()?;
-    let mut command = std::process::Command::new("/proc/self/exe");
-    command
-        .arg0("dam-init")
-        .arg(init::ARGUMENT)
-        .env_clear()
-        // A terminal's Ctrl-C is for the supervisor, which passes it on.
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let passed = [
-        (spec_file.as_raw_fd(), init::SPEC_FD),
-        (control_read.as_raw_fd(), init::CONTROL_FD),
-        (status_write.as_raw_fd(), init::STATUS_FD),
-    ];
-    // SAFETY: between fork and exec only async-signal-safe calls on descriptors
-    // that the parent keeps open until after the spawn.
-    unsafe {
-        command.pre_exec(move || pass_descriptors(&passed));
+/// A process that waits to be told what to build: starting one takes as long as
+/// writing a context, and can go on beside it. Dropping it ends it.
+#[derive(Debug)]
+pub struct Starter {
+    first: Child,
+    /// All that is said in both directions. Taken when it is passed on.
+    socket: Option<UnixStream>,
+}
+
+impl Starter {
+    /// Starts it. The calling thread must live as long as the task: its end ends
+    /// the task.
+    ///
+    /// # Errors
+    /// [`SandboxError::Supervisor`].
+    pub fn start() -> Result<Starter, SandboxError> {
+        let (socket, theirs) = UnixStream::pair().map_err(|error| ours("make a socket", error))?;
+        let first = std::process::Command::new("/proc/self/exe")
+            .arg0("dam-init")
+            .arg(init::ARGUMENT)
+            .env_clear()
+            // A terminal's Ctrl-C is for the supervisor, which passes it on.
+            .process_group(0)
+            // One descriptor, in the place of a standard one: with no more to be
+            // arranged, no copy of our memory has to be made for the child.
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| ours("start the sandbox process", error))?;
+        Ok(Starter { first, socket: Some(socket) })
     }
-    let mut first = command.spawn().map_err(|error| ours("start the sandbox process", error))?;
-    drop((control_read, status_write, spec_file));
-    let stdout = first.stdout.take().map(|pipe| std::fs::File::from(OwnedFd::from(pipe)));
-    let stderr = first.stderr.take().map(|pipe| std::fs::File::from(OwnedFd::from(pipe)));
-    let mut status = BufReader::new(std::fs::File::from(status));
-    let mut ready = false;
-    let pid = loop {
-        match receive(&mut status) {
-            Ok(Some(Message::Pid(pid))) => break pid,
-            // pid 1 can be done before the first process, which tells its pid, goes on.
-            Ok(Some(Message::Ready)) if !ready => ready = true,
-            Ok(Some(Message::Refused { step, path, errno })) => {
-                let _ = first.wait();
-                return Err(SandboxError::Setup { step, path, errno });
+
+    /// Builds the boundary of `spec` and returns once the task's pid 1 is known,
+    /// before anything of the task runs.
+    ///
+    /// # Errors
+    /// [`SandboxError`] when a boundary can't be had here.
+    pub fn build(mut self, spec: &Spec) -> Result<Running, SandboxError> {
+        let mut socket = self.socket.take().expect("a starter is used once");
+        let text = serde_json::to_vec(spec)
+            .map_err(|error| ours("hand over the specification", error.into()))?;
+        // One that does not read it says why below.
+        let _ = socket.write_all(&[&(text.len() as u64).to_be_bytes(), &*text].concat());
+        let stdout = self.first.stdout.take().map(|pipe| std::fs::File::from(OwnedFd::from(pipe)));
+        let stderr = self.first.stderr.take().map(|pipe| std::fs::File::from(OwnedFd::from(pipe)));
+        let status = socket.try_clone().map_err(|error| ours("hold a socket", error))?;
+        let mut status = BufReader::new(status);
+        let mut ready = false;
+        let pid = loop {
+            match receive(&mut status) {
+                Ok(Some(Message::Pid(pid))) => break pid,
+                // pid 1 can be done before the first process, which tells its pid, goes on.
+                Ok(Some(Message::Ready)) if !ready => ready = true,
+                Ok(Some(Message::Refused { step, path, errno })) => {
+                    return Err(SandboxError::Setup { step, path, errno });
+                }
+                Ok(other) => return Err(self.early_end(&format!("{other:?}"))),
+                Err(error) => return Err(self.early_end(&error.to_string())),
             }
-            Ok(other) => return Err(early_end(first, &format!("{other:?}"))),
-            Err(error) => return Err(early_end(first, &error.to_string())),
-        }
-    };
-    first.wait().map_err(|error| ours("wait for the sandbox process", error))?;
-    let name = ProcessName::of(pid)
-        .and_then(|name| name.ok_or_else(|| io::Error::other("pid 1 has vanished")))
-        .map_err(|error| ours("name the task's pid 1", error))?;
-    let pidfd = name
-        .open()
-        .and_then(|fd| fd.ok_or_else(|| io::Error::other("pid 1 has vanished")))
-        .map_err(|error| ours("hold the task's pid 1", error))?;
-    Ok(Running {
-        name,
-        pidfd,
-        control: control.into(),
-        status,
-        ready,
-        stdout,
-        stderr,
-        reaped: false,
-    })
-}
-
-fn early_end(mut first: Child, said: &str) -> SandboxError {
-    let status = first.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-    SandboxError::InitDied(format!("{status}, {said}"))
-}
-
-fn spec_file(spec: &Spec) -> io::Result<std::fs::File> {
-    let mut file =
-        std::fs::File::from(rustix::fs::memfd_create("dam-spec", rustix::fs::MemfdFlags::CLOEXEC)?);
-    file.write_all(&serde_json::to_vec(spec)?)?;
-    io::Seek::rewind(&mut file)?;
-    Ok(file)
-}
-
-/// Moves descriptors to their numbers and marks every other one for closing.
-fn pass_descriptors(passed: &[(i32, i32)]) -> io::Result<()> {
-    const ABOVE_ALL_TARGETS: i32 = 16;
-    let mut moved = [(0, 0); 3];
-    for (slot, (from, to)) in moved.iter_mut().zip(passed) {
-        // SAFETY: the parent keeps these descriptors open across the fork.
-        let from = unsafe { BorrowedFd::borrow_raw(*from) };
-        let high = rustix::io::fcntl_dupfd_cloexec(from, ABOVE_ALL_TARGETS)?;
-        *slot = (std::os::fd::IntoRawFd::into_raw_fd(high), *to);
+        };
+        self.first.wait().map_err(|error| ours("wait for the sandbox process", error))?;
+        let name = ProcessName::of(pid)
+            .and_then(|name| name.ok_or_else(|| io::Error::other("pid 1 has vanished")))
+            .map_err(|error| ours("name the task's pid 1", error))?;
+        let pidfd = name
+            .open()
+            .and_then(|fd| fd.ok_or_else(|| io::Error::other("pid 1 has vanished")))
+            .map_err(|error| ours("hold the task's pid 1", error))?;
+        Ok(Running { name, pidfd, control: socket, status, ready, stdout, stderr, reaped: false })
     }
-    for (from, to) in moved {
-        // SAFETY: numbers only; what was open at `to` is ours to replace, but for
-        // the standard library's own pipe, which lies above as the lowest free
-        // number at its creation only when 3 to 5 were taken already.
-        if unsafe { libc::dup2(from, to) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+
+    fn early_end(&mut self, said: &str) -> SandboxError {
+        let status = self.first.wait();
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        SandboxError::InitDied(format!("{status}, {said}"))
     }
-    // SAFETY: numbers only; marks, closes nothing now.
-    let marked =
-        unsafe { libc::syscall(libc::SYS_close_range, 6u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    if marked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn receive(status: &mut BufReader<std::fs::File>) -> io::Result<Option<Message>> {
+impl Drop for Starter {
+    fn drop(&mut self) {
+        // Without a specification there is nothing for it to do.
+        drop(self.socket.take());
+        let _ = self.first.wait();
+    }
+}
+
+fn ours(step: &'static str, source: io::Error) -> SandboxError {
+    SandboxError::Supervisor { step, source }
+}
+
+fn receive(status: &mut BufReader<UnixStream>) -> io::Result<Option<Message>> {
     let mut line = Vec::new();
     if status.read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
@@ -263,7 +244,7 @@ impl Drop for Running {
 #[derive(Debug)]
 pub struct Remote {
     pidfd: OwnedFd,
-    control: std::fs::File,
+    control: UnixStream,
 }
 
 impl Remote {

@@ -82,6 +82,26 @@ pub fn fsync_dir(path: &Path) -> io::Result<()> {
 /// # Errors
 /// See [`DurableError`].
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DurableError> {
+    write(path, bytes, mode, Sync::Yes)
+}
+
+/// Like [`write_atomic`], but syncs nothing: a reader sees the old or the new
+/// version, and after a power cut the file can be empty or an old one. For what can
+/// be made again.
+///
+/// # Errors
+/// See [`DurableError`].
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DurableError> {
+    write(path, bytes, mode, Sync::No)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    Yes,
+    No,
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32, sync: Sync) -> Result<(), DurableError> {
     let directory =
         |errno: Errno| DurableError::Directory { path: path.into(), source: errno.into() };
     let name = path.file_name().ok_or_else(|| directory(Errno::ISDIR))?;
@@ -90,7 +110,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), DurableE
         _ => Path::new("."),
     };
     let dir = open_dir(parent).map_err(directory)?;
-    write_in(&dir, name, path, bytes, mode)
+    write_in(&dir, name, path, bytes, mode, sync)
 }
 
 /// Like [`write_atomic`], for `name` in an open directory.
@@ -111,7 +131,7 @@ pub fn write_atomic_at(
         Mode::empty(),
     )
     .map_err(|errno| DurableError::Directory { path: path.into(), source: errno.into() })?;
-    write_in(&dir, name, path, bytes, mode)
+    write_in(&dir, name, path, bytes, mode, Sync::Yes)
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
@@ -124,13 +144,14 @@ fn write_in(
     path: &Path,
     bytes: &[u8],
     mode: u32,
+    sync: Sync,
 ) -> Result<(), DurableError> {
     let write = |source| DurableError::Write { path: path.into(), source };
     let mut temp = OsString::from(".");
     temp.push(name);
     temp.push(".tmp-");
     temp.push(random::name(12).map_err(write)?);
-    let replaced = fill(dir, &temp, bytes, mode).map_err(write).and_then(|()| {
+    let replaced = fill(dir, &temp, bytes, mode, sync).map_err(write).and_then(|()| {
         cofferdam_failpoint::hit("durable:rename")
             .and_then(|()| Ok(rustix::fs::renameat(dir, &*temp, dir, name)?))
             .map_err(|source| DurableError::Rename { path: path.into(), source })
@@ -139,15 +160,18 @@ fn write_in(
         let _ = rustix::fs::unlinkat(dir, &*temp, AtFlags::empty());
         return replaced;
     }
+    if sync == Sync::No {
+        return Ok(());
+    }
     rustix::fs::fsync(dir)
         .map_err(|errno| DurableError::Sync { path: path.into(), source: errno.into() })
 }
 
-fn fill(dir: &OwnedFd, temp: &OsStr, bytes: &[u8], mode: u32) -> io::Result<()> {
+fn fill(dir: &OwnedFd, temp: &OsStr, bytes: &[u8], mode: u32, sync: Sync) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::openat(dir, temp, flags, Mode::RUSR | Mode::WUSR)?);
     cofferdam_failpoint::hit("durable:write")?;
     file.write_all(bytes)?;
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode & 0o7777))?;
-    file.sync_all()
+    if sync == Sync::Yes { file.sync_all() } else { Ok(()) }
 }

@@ -28,7 +28,7 @@ pub mod usage;
 pub mod walk;
 
 pub use delta::{DeltaError, DeltaWriter};
-pub use durable::{DurableError, fsync_dir, write_atomic, write_atomic_at};
+pub use durable::{DurableError, fsync_dir, replace, write_atomic, write_atomic_at};
 pub use layer::{LayerDraft, LayerError, LayerStore};
 pub use layer_meta::{LayerId, LayerKind, LayerMeta};
 pub use lock::{Lock, LockError, is_held};
