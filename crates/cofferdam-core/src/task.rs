@@ -36,6 +36,15 @@ use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
 use crate::{Dam, Error, boundary, config, harvest, land, settle};
 
+/// Begins to look at the repository that `dir` is in, for [`run`]: it goes on while
+/// the state directory is opened.
+///
+/// # Errors
+/// [`Error::Git`] when git can't be started or asked.
+pub fn look<'a>(dir: &'a Path, base: Option<&'a str>) -> Result<Discovery<'a>, Error> {
+    Ok(Discovery::start(dir, base, config::FILE)?)
+}
+
 /// Runs one task to its end and gives its receipt.
 ///
 /// # Errors
@@ -44,16 +53,14 @@ use crate::{Dam, Error, boundary, config, harvest, land, settle};
 pub fn run(
     dam: &mut Dam,
     dir: &Path,
+    look: Discovery<'_>,
     request: Request,
     control: Control,
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
     boundary::of_level(request.level)?;
-    let base = request.base.clone();
-    let discovery = Discovery::start(dir, base.as_deref(), config::FILE)?;
-    // Meanwhile.
     settle::housekeeping(dam)?;
-    let found = discovery.finish()?;
+    let found = look.finish()?;
     let (mut job, cwd, refs) = admit(dam, dir, found, request, control, reporter)?;
     let done = line(&mut job, &cwd, refs);
     finish(job, done)

@@ -14,7 +14,7 @@
 //! inside [`Spec::base_dir`] until the old root is gone.
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
@@ -35,27 +35,44 @@ const NOSUID: u64 = 2;
 const NODEV: u64 = 4;
 const NOEXEC: u64 = 8;
 
-/// Clones of the host's mounts that will appear inside.
+/// A larger file of the host's is mounted and not copied.
+const SMALL: u64 = 128 << 10;
+
+/// What of the host will appear inside.
 pub(crate) struct Sources {
-    binds: Vec<Option<OwnedFd>>,
+    /// For each mount of the specification.
+    of: Vec<Source>,
     devices: Vec<OwnedFd>,
+}
+
+enum Source {
+    /// It needs nothing of the host's.
+    None,
+    /// A clone of the host's mount.
+    Tree(OwnedFd),
+    /// The content of a file.
+    Content(Vec<u8>),
 }
 
 impl Sources {
     /// Opens what `spec` binds.
     pub(crate) fn open(spec: &Spec) -> Result<Sources, SandboxError> {
-        let mut binds = Vec::with_capacity(spec.mounts.len());
+        let mut of = Vec::with_capacity(spec.mounts.len());
         for mount in &spec.mounts {
-            binds.push(match mount {
+            of.push(match mount {
                 Mount::Bind { source, writable, executable, .. } => {
                     let read_only = if *writable { 0 } else { RDONLY };
                     let no_exec = if *executable { 0 } else { NOEXEC };
-                    Some(clone_tree(source, read_only | no_exec | NOSUID | NODEV)?)
+                    Source::Tree(clone_tree(source, read_only | no_exec | NOSUID | NODEV)?)
                 }
+                Mount::Copy { path } => match small_content(path) {
+                    Some(content) => Source::Content(content),
+                    None => Source::Tree(clone_tree(path, RDONLY | NOSUID | NODEV)?),
+                },
                 Mount::Overlay { lower, upper: None, .. } if lower.len() == 1 => {
-                    Some(clone_tree(Path::new(&lower[0]), RDONLY | NOSUID | NODEV)?)
+                    Source::Tree(clone_tree(Path::new(&lower[0]), RDONLY | NOSUID | NODEV)?)
                 }
-                _ => None,
+                _ => Source::None,
             });
         }
         let mut devices = Vec::new();
@@ -66,8 +83,24 @@ impl Sources {
                 devices.push(clone_tree(&Path::new("/dev").join(node), attributes)?);
             }
         }
-        Ok(Sources { binds, devices })
+        Ok(Sources { of, devices })
     }
+}
+
+/// The content of a small file that everybody may read: root reads it here, the
+/// task is somebody else.
+fn small_content(path: &Path) -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = std::fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
+    let stat = rustix::fs::fstat(&file).ok()?;
+    let everybody = Mode::from_raw_mode(stat.st_mode).contains(Mode::ROTH);
+    let size = u64::try_from(stat.st_size).ok()?;
+    if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() || !everybody || size > SMALL {
+        return None;
+    }
+    let mut content = Vec::new();
+    let read = file.take(SMALL + 1).read_to_end(&mut content).ok()?;
+    (read as u64 <= SMALL).then_some(content)
 }
 
 /// A detached copy of the mounts at `path`, the ones below included: in a user
@@ -195,17 +228,22 @@ impl Root {
     ) -> Result<(), SandboxError> {
         match mount {
             Mount::Bind { source, dest, .. } => {
-                let tree = sources.binds[index].as_ref().expect("opened with the sources");
+                let Source::Tree(tree) = &sources.of[index] else { unreachable!("opened above") };
                 let stat = setup("look at", Some(source), rustix::fs::fstat(tree))?;
                 let is_dir = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
                 let place = if is_dir { self.dir(dest)? } else { self.file(dest, b"")? };
                 self.attach(tree, &place, dest)
             }
+            Mount::Copy { path } => match &sources.of[index] {
+                Source::Tree(tree) => self.attach(tree, &self.file(path, b"")?, path),
+                Source::Content(content) => self.file(path, content).map(drop),
+                Source::None => unreachable!("opened above"),
+            },
             Mount::Overlay { lower, upper, work, dest } => {
                 let place = self.dir(dest)?;
-                match &sources.binds[index] {
-                    Some(single) => self.attach(single, &place, dest),
-                    None => {
+                match &sources.of[index] {
+                    Source::Tree(single) => self.attach(single, &place, dest),
+                    _ => {
                         let merged = overlay(lower, upper.as_deref(), work.as_deref())?;
                         self.attach(&merged, &place, dest)
                     }

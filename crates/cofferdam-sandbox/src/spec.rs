@@ -44,6 +44,12 @@ pub enum Mount {
         /// Whether programs can be started from there.
         executable: bool,
     },
+    /// A file of the host's at its own path, read-only, as it is when the task
+    /// starts. A small one that everybody may read is copied: a mount costs more.
+    Copy {
+        /// Absolute path.
+        path: PathBuf,
+    },
     /// A private overlay.
     Overlay {
         /// Lower directories, topmost first, relative to [`Spec::base_dir`].

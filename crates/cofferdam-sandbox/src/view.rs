@@ -182,7 +182,9 @@ fn etc(person: &Person, network: Network) -> Vec<Mount> {
         // A link's target is granted or not on its own account.
         if let Ok(target) = std::fs::read_link(&path) {
             mounts.push(Mount::Symlink { dest: path, target });
-        } else if path.exists() {
+        } else if path.is_file() {
+            mounts.push(Mount::Copy { path });
+        } else if path.is_dir() {
             mounts.push(Mount::Bind {
                 source: path.clone(),
                 dest: path,

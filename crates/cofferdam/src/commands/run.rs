@@ -19,10 +19,12 @@ pub fn run(args: Run, format: Format) -> Result<ExitCode, Error> {
         source,
     })?;
     let request = request(args, &dir)?;
+    let base = request.base.clone();
+    let look = task::look(&dir, base.as_deref())?;
     let mut dam = super::open()?;
     let control = signals::control();
     let renderer = Renderer::new(format);
-    let receipt = task::run(&mut dam, &dir, request, control, &renderer)?;
+    let receipt = task::run(&mut dam, &dir, look, request, control, &renderer)?;
     Ok(super::conclude(&receipt, format))
 }
 
