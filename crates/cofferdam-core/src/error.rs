@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use cofferdam_git::GitError;
 use cofferdam_ledger::{LedgerError, State};
 use cofferdam_sandbox::SandboxError;
+use cofferdam_tree::LockError;
 
 /// What the process ends with. Stable: scripts and schedulers rely on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +99,9 @@ pub enum Error {
     /// The ledger.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// A lock of ours.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// A file of ours.
     #[error("failed to {step} `{path}`")]
     Io {
@@ -139,6 +143,7 @@ impl Error {
             Error::Git(
                 GitError::NotARepository(_)
                 | GitError::Unborn(_)
+                | GitError::NotTrusted { .. }
                 | GitError::NoSuchRevision(_)
                 | GitError::Unsupported(_)
                 | GitError::NotStarted(_),
@@ -169,6 +174,10 @@ impl Error {
             Error::Git(GitError::NotARepository(_)) => {
                 Some("change into the repository that the work is for".into())
             }
+            Error::Git(GitError::NotTrusted { dir, .. }) => Some(format!(
+                "if you trust what is in it: `git config --global --add safe.directory {}`",
+                dir.display()
+            )),
             Error::Git(GitError::Unborn(_)) => Some("make a first commit".into()),
             Error::Git(GitError::NotStarted(_)) => Some("install git, 2.38 or newer".into()),
             _ => None,

@@ -110,17 +110,13 @@ pub(crate) fn claim(dir: &TaskDir) -> Result<Lock, Error> {
             Ok(None) => std::thread::yield_now(),
             Err(LockError::Open { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(lock_error(error)),
+            Err(error) => return Err(error.into()),
         }
     }
 }
 
-fn lock_error(error: LockError) -> Error {
-    Error::Internal(error.to_string())
-}
-
 fn try_hold(dir: &TaskDir) -> Result<Option<Lock>, Error> {
-    Lock::try_exclusive(&dir.lock()).map_err(lock_error)?.map(describe).transpose()
+    Lock::try_exclusive(&dir.lock())?.map(describe).transpose()
 }
 
 fn describe(lock: Lock) -> Result<Lock, Error> {

@@ -90,7 +90,7 @@ fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
         TargetRef::Remote(_) => format!("remote/{target}"),
     };
     let path = job.dam.landing_lock(&lock_name(&job.repo.key(), &name));
-    if let Some(lock) = Lock::try_exclusive(&path).map_err(lock_error)? {
+    if let Some(lock) = Lock::try_exclusive(&path)? {
         let _ = lock.describe(job.name.as_ref());
         return Ok(Some(lock));
     }
@@ -103,7 +103,7 @@ fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
     loop {
         match receive.recv_timeout(Duration::from_millis(50)) {
             Ok(lock) => {
-                let lock = lock.map_err(lock_error)?;
+                let lock = lock?;
                 let _ = lock.describe(job.name.as_ref());
                 return Ok(Some(lock));
             }
@@ -114,10 +114,6 @@ fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
             }
         }
     }
-}
-
-fn lock_error(error: cofferdam_tree::LockError) -> Error {
-    Error::Internal(error.to_string())
 }
 
 /// A file name for a ref of a repository.

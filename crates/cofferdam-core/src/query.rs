@@ -132,7 +132,7 @@ pub fn wait(dam: &mut Dam, name: &str) -> Result<Task, Error> {
     let task = find(dam, name)?;
     let dir = dam.task_dir(&task.id);
     if dir.path().is_dir() {
-        let lock = Lock::shared(&dir.lock()).map_err(|error| Error::Internal(error.to_string()))?;
+        let lock = Lock::shared(&dir.lock())?;
         drop(lock);
     }
     settled(dam, &task)

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cofferdam_git::publish::Unpin;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
-use cofferdam_tree::{LayerId, Trash};
+use cofferdam_tree::{LayerId, Lock, Trash};
 
 use crate::context::Context;
 use crate::control::Control;
@@ -334,10 +334,7 @@ fn orphans(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
             continue;
         }
         // Below the lock, and the record looked for again: it may be just being born.
-        let lock = cofferdam_tree::Lock::try_exclusive(&dir.lock());
-        let Some(_lock) = lock.map_err(|error| Error::Internal(error.to_string()))? else {
-            continue;
-        };
+        let Some(_lock) = Lock::try_exclusive(&dir.lock())? else { continue };
         if dam.ledger.task(&id)?.is_none() {
             dam.trash.take(&tasks, id.as_str()).at("move away", dir.path())?;
         }
@@ -361,10 +358,7 @@ fn half_written(dam: &Dam) -> Result<(), Error> {
             continue;
         }
         // Held: it may be the holder's, who is not done.
-        let lock = cofferdam_tree::Lock::try_exclusive(&dir.join("lock"));
-        let Some(_lock) = lock.map_err(|error| Error::Internal(error.to_string()))? else {
-            continue;
-        };
+        let Some(_lock) = Lock::try_exclusive(&dir.join("lock"))? else { continue };
         for path in found {
             std::fs::remove_file(&path).at("remove", &path)?;
         }

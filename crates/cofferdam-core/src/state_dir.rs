@@ -153,9 +153,8 @@ impl Dam {
     /// # Errors
     /// When the lock can't be had.
     pub(crate) fn pass_collection(&self) -> Result<(), Error> {
-        Lock::shared(&self.layers_lock())
-            .map(drop)
-            .map_err(|error| Error::Internal(error.to_string()))
+        drop(Lock::shared(&self.layers_lock())?);
+        Ok(())
     }
 
     /// Keeps those who are about to look for layers waiting.
@@ -163,8 +162,7 @@ impl Dam {
     /// # Errors
     /// When the lock can't be had.
     pub(crate) fn collect_layers(&self) -> Result<Lock, Error> {
-        Lock::exclusive(&self.layers_lock(), |_| {})
-            .map_err(|error| Error::Internal(error.to_string()))
+        Ok(Lock::exclusive(&self.layers_lock(), |_| {})?)
     }
 }
 

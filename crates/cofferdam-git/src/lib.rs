@@ -68,6 +68,12 @@ pub enum GitError {
     /// Not inside a repository.
     #[error("`{0}` is not inside a git repository")]
     NotARepository(PathBuf),
+    /// git refuses to work on what belongs to somebody else.
+    #[error("git does not trust the repository at `{}`: it belongs to somebody else", dir.display())]
+    NotTrusted {
+        /// The directory that was looked at.
+        dir: PathBuf,
+    },
     /// A branch without a commit.
     #[error("`{0}` has no commit yet")]
     Unborn(PathBuf),

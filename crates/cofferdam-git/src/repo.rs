@@ -248,8 +248,13 @@ fn answered(
     let lines: Vec<&str> = text.lines().collect();
     let [bare, git_dir, common_dir, objects, format, inside, answers @ ..] = lines.as_slice()
     else {
-        let missing = done.stderr.contains("not a git repository");
-        return Err(if missing { GitError::NotARepository(dir.into()) } else { done.failed() });
+        return Err(if done.stderr.contains("not a git repository") {
+            GitError::NotARepository(dir.into())
+        } else if done.stderr.contains("detected dubious ownership") {
+            GitError::NotTrusted { dir: dir.into() }
+        } else {
+            done.failed()
+        });
     };
     let format = match *format {
         "sha1" => ObjectFormat::Sha1,

@@ -40,6 +40,24 @@ pub enum Format {
     Jsonl,
 }
 
+impl Format {
+    /// The one that is asked for in arguments that make no sense otherwise.
+    pub fn asked_for(args: impl Iterator<Item = OsString>) -> Format {
+        let args: Vec<String> = args
+            .map(|arg| arg.to_string_lossy().into_owned())
+            .take_while(|arg| arg != "--")
+            .collect();
+        let named = |name: &str| Format::from_str(name, false).ok();
+        args.iter()
+            .find_map(|arg| arg.strip_prefix("--format=").and_then(named))
+            .or_else(|| {
+                let pair = args.windows(2).find(|pair| pair[0] == "--format")?;
+                named(&pair[1])
+            })
+            .unwrap_or(Format::Text)
+    }
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {

@@ -24,13 +24,23 @@ fn main() -> ExitCode {
     let args = match args::Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            let _ = error.print();
+            output::usage(&error, args::Format::asked_for(std::env::args_os()));
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
     let format = args.format;
+    // What a task came to is said by the exit code, whoever hears the rest.
+    let is_task = matches!(args.command, args::Command::Run(_) | args::Command::Land(_));
     match commands::dispatch(args) {
-        Ok(code) => ExitCode::from(code as u8),
+        Ok(code) => {
+            if let Some(why) = output::lost() {
+                output::note(&format!("error: standard output is not complete: {why}\n"));
+                if !is_task {
+                    return ExitCode::from(cofferdam_core::ExitCode::Internal as u8);
+                }
+            }
+            ExitCode::from(code as u8)
+        }
         Err(error) => {
             output::error(&error, format);
             ExitCode::from(error.exit_code() as u8)

@@ -1,6 +1,7 @@
 //! Printing results and errors. A closed pipe is nobody's error.
 
 use std::io::Write;
+use std::sync::OnceLock;
 
 use anstyle::{AnsiColor, Style};
 use cofferdam_core::Error;
@@ -19,9 +20,25 @@ pub const BAD: Style = AnsiColor::Red.on_default().bold();
 /// It waits.
 pub const WARN: Style = AnsiColor::Yellow.on_default().bold();
 
+/// What could not be written to standard output, but for a closed pipe.
+static LOST: OnceLock<String> = OnceLock::new();
+
+/// Why standard output is not complete, if it is not.
+pub fn lost() -> Option<&'static str> {
+    LOST.get().map(String::as_str)
+}
+
+fn write(mut out: impl Write, text: &str) {
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        LOST.get_or_init(|| error.to_string());
+    }
+}
+
 /// Prints text to standard output.
 pub fn text(text: &str) {
-    let _ = anstream::stdout().lock().write_all(text.as_bytes());
+    write(anstream::stdout().lock(), text);
 }
 
 /// Prints text to standard error.
@@ -33,14 +50,14 @@ pub fn note(text: &str) {
 pub fn json(value: &impl Serialize) {
     let mut text = serde_json::to_string_pretty(value).expect("results serialise");
     text.push('\n');
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    write(std::io::stdout().lock(), &text);
 }
 
 /// Prints a value as one line of JSON.
 pub fn json_line(value: &impl Serialize) {
     let mut text = serde_json::to_string(value).expect("events serialise");
     text.push('\n');
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    write(std::io::stdout().lock(), &text);
 }
 
 #[derive(Serialize)]
@@ -49,6 +66,20 @@ struct ErrorReport<'a> {
     causes: Vec<String>,
     hint: Option<String>,
     exit_code: u8,
+}
+
+/// Prints what is wrong with the arguments.
+pub fn usage(error: &clap::Error, format: Format) {
+    if format == Format::Text || !error.use_stderr() {
+        let _ = error.print();
+        return;
+    }
+    let text = error.render().to_string();
+    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let hint = Some("`dam help` lists commands and options".to_owned());
+    let exit_code = cofferdam_core::ExitCode::Usage as u8;
+    let report = ErrorReport { error: message, causes: Vec::new(), hint, exit_code };
+    if format == Format::Json { json(&report) } else { json_line(&report) }
 }
 
 /// Prints an error with its causes and what would help.

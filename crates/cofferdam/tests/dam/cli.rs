@@ -185,3 +185,41 @@ fn many_can_look_at_one_task_at_the_same_time() {
         assert!(String::from_utf8_lossy(&output.stdout).contains("+g"));
     }
 }
+
+#[test]
+fn arguments_that_make_no_sense_are_json_when_asked() {
+    let world = World::new();
+    for (args, json) in [
+        (&["--format", "json", "run", "--nope"][..], true),
+        (&["run", "--format=jsonl", "--nope"], true),
+        (&["run", "--nope", "--", "--format", "json"], false),
+    ] {
+        let done = world.dam(args);
+        done.expect_code(2);
+        if json {
+            let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("json");
+            assert_eq!(report["exit_code"], 2);
+            assert!(report["error"].as_str().is_some_and(|text| text.contains("--nope")));
+        } else {
+            assert_eq!(done.stdout, "");
+            done.says("--nope");
+        }
+    }
+}
+
+#[test]
+fn a_listing_that_could_not_be_written_is_no_success() {
+    let world = World::new();
+    world.run(&["--no-check"], "true").expect_code(0);
+    let dam = crate::support::dam_binary().display().to_string();
+    let said = world.sh(&format!("set +e; {dam} list 2>&1 >/dev/full; echo $?"));
+    assert!(said.contains("standard output is not complete") && said.ends_with("70"), "{said}");
+    // A closed pipe is nobody's error, and a task's exit code is the task's.
+    assert_eq!(
+        world.sh(&format!("{{ {dam} list; echo $? >&2; }} 2>&1 >/dev/null | tail -n 1")),
+        "0"
+    );
+    let said =
+        world.sh(&format!("{dam} --format json run --no-check -- true 2>&1 >/dev/full; echo $?"));
+    assert!(said.ends_with('0'), "{said}");
+}
