@@ -44,8 +44,11 @@ cargo test --workspace --no-run 2>&1 |
 cp "${CARGO_TARGET_DIR:-target}/debug/dam" "$place/dam"
 # What the tests of schemas and documents read, and what those link to.
 cp -r schemas docs ./*.md LICENSE-* Cargo.toml "$place/"
-find crates -name '*.rs' -exec cp --parents -t "$place" {} +
-mkdir "$place/tmp"
+find crates \( -name '*.rs' -o -name '*.toml' \) -exec cp --parents -t "$place" {} +
+# A toolchain and its packages, for a home of its own in a test.
+mkdir "$place/tmp" "$place/rust" "$place/registry"
+cp -r "$(rustc --print sysroot)"/bin "$(rustc --print sysroot)"/lib "$place/rust/"
+cp -r "${CARGO_HOME:-$HOME/.cargo}"/registry/index "${CARGO_HOME:-$HOME/.cargo}"/registry/cache "$place/registry/"
 chown -R "$user" "$place/tmp"
 
 run() {
@@ -53,6 +56,7 @@ run() {
     (cd "$place" && setpriv --reuid "$user" --regid "$user" --init-groups --reset-env \
         env PATH="$PATH" HOME="$place/tmp" TMPDIR="$place/tmp" \
         DAM_TEST_BINARY="$place/dam" DAM_TEST_SOURCE="$place" \
+        DAM_TEST_RUST="$place/rust" DAM_TEST_REGISTRY="$place/registry" \
         "$program" --quiet)
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn admit<'a>(
     if request.wall == Wall::Nested {
         refuse_delegated(ids).map_err(Error::Isolation)?;
     }
-    let place = Place::new(dam, &found.repo, ids)?;
+    let place = Place::new(dam, &found.repo, &config, ids)?;
     let excludes = gitdir::excludes(&found.repo, &config)?;
     let cwd = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let cwd = if cwd.starts_with(&place.top) { cwd } else { place.top.clone() };
@@ -118,7 +118,7 @@ pub(crate) fn admit<'a>(
         pinned: Some(found.commit.clone()),
         ids: Some(ids),
         boot: Some(boot_id().at("read", "/proc")?),
-        isolation: Some(isolation(&request, ids)),
+        isolation: Some(isolation(&request, &place)),
         ..Facts::default()
     };
     let created = dam.ledger.create_task(NewTask {
@@ -158,13 +158,14 @@ pub(crate) fn admit<'a>(
     Ok((job, cwd, refs))
 }
 
-pub(crate) fn isolation(request: &Request, ids: Ids) -> Isolation {
+pub(crate) fn isolation(request: &Request, place: &Place) -> Isolation {
     Isolation {
         level: request.level,
         network: if request.network == Network::Open { "open" } else { "none" }.into(),
         wall: if request.wall == Wall::Nested { "nested" } else { "full" }.into(),
         landlock_abi: landlock_abi(),
-        uid: ids.uid,
+        uid: place.person.ids.uid,
+        tools: place.tools.describe(&place.person.home),
     }
 }
 

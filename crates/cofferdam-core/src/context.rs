@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! upper, work     the writable part of the overlay
+//! homes           the same for each tool home, by number
 //! home, tmp       private, on disk
 //! out             what the task says: the commit message
 //! ns              who pid 1 is
@@ -17,17 +18,21 @@ use std::ffi::OsString;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
-use cofferdam_git::gitdir::{OBJECTS_INSIDE, TaskGit};
+use cofferdam_git::gitdir::{self, OBJECTS_INSIDE, TaskGit};
 use cofferdam_git::layer::LayerStack;
-use cofferdam_git::{CommitId, Repository, Store};
+use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Command, Ids, Mount, Network, Spec, Wall};
 
 use crate::error::IoContext;
+use crate::tools::Tools;
 use crate::{Dam, Error};
 
 /// Where a task finds what it has to be told, inside.
 const DAM_INSIDE: &str = "/run/dam";
+
+/// What git's configuration for everybody is, inside.
+const GIT_CONFIG: &str = "/etc/gitconfig";
 
 /// A context on disk.
 #[derive(Debug, Clone)]
@@ -53,6 +58,10 @@ pub struct Place {
     pub objects: Vec<PathBuf>,
     /// Who the task is inside.
     pub person: Person,
+    /// Name and mail address that git commits with, inside as outside.
+    pub identity: Option<(String, String)>,
+    /// The tool homes that a task sees.
+    pub tools: Tools,
     /// What stays out of sight where a granted directory holds it: the state
     /// directory, and the repository that a linked worktree belongs to.
     pub hidden: Vec<PathBuf>,
@@ -63,7 +72,12 @@ impl Place {
     ///
     /// # Errors
     /// [`Error::Usage`] for a place that can't be covered by a context.
-    pub fn new(dam: &Dam, repo: &Repository, ids: Ids) -> Result<Place, Error> {
+    pub fn new(
+        dam: &Dam,
+        repo: &Repository,
+        config: &PersonConfig,
+        ids: Ids,
+    ) -> Result<Place, Error> {
         let top = repo.worktree.clone().unwrap_or_else(|| repo.common_dir.clone());
         let mut person =
             Person::of_caller(ids).map_err(|error| Error::usage(error.to_string(), "set HOME"))?;
@@ -100,7 +114,22 @@ impl Place {
             hidden.push(checkout.unwrap_or(common).to_owned());
         }
         let objects = repo.object_dirs()?;
-        Ok(Place { top, objects, person, hidden })
+        let apart = [hidden.as_slice(), std::slice::from_ref(&top)].concat();
+        let tools = Tools::find(&person.home, |name| std::env::var_os(name), &apart);
+        let identity = config.identity();
+        Ok(Place { top, objects, person, identity, tools, hidden })
+    }
+
+    /// The variables that a command inside starts with.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
+        let granted = |dir: &Path| self.tools.hold(dir);
+        let mut variables = view::environment(&self.person, std::env::vars_os(), granted);
+        variables.extend(self.tools.env.iter().cloned());
+        // Wherever the git inside would look for it: there is one.
+        variables.push(("GIT_CONFIG_SYSTEM".into(), GIT_CONFIG.into()));
+        variables.sort();
+        variables
     }
 }
 
@@ -141,6 +170,7 @@ impl Context {
         stack: LayerStack,
         ids: Ids,
         read_only: bool,
+        tools: &Tools,
     ) -> Result<Context, Error> {
         let context = Context { dir, base: dam.contexts_dir(), stack, ids, read_only };
         if !context.dir.is_dir() {
@@ -150,6 +180,18 @@ impl Context {
             let path = context.dir.join(name);
             std::fs::create_dir(&path).at("make", &path)?;
             context.give(&path)?;
+        }
+        for (number, dir) in tools.dirs.iter().enumerate() {
+            let home = context.dir.join(format!("homes/{number}"));
+            for name in ["upper", "work"] {
+                let path = home.join(name);
+                std::fs::create_dir_all(&path).at("make", &path)?;
+                context.give(&path)?;
+            }
+            // The upper's mode is that of the directory inside.
+            let mode = std::fs::metadata(&dir.source).at("look at", &dir.source)?.permissions();
+            let upper = home.join("upper");
+            std::fs::set_permissions(&upper, mode).at("set the mode of", &upper)?;
         }
         Ok(context)
     }
@@ -321,6 +363,15 @@ impl Context {
         }
         places.sort_by_key(|(_, dest)| dest.components().count());
         mounts.extend(places.into_iter().map(|(name, dest)| own(name, dest.clone())));
+        for (number, dir) in place.tools.dirs.iter().enumerate() {
+            mounts.push(Mount::Private {
+                source: dir.source.clone(),
+                hidden: dir.hidden.clone(),
+                upper: self.relative(&format!("homes/{number}/upper")),
+                work: self.relative(&format!("homes/{number}/work")),
+                dest: dir.path.clone(),
+            });
+        }
         let (lower, upper) = self.lowers();
         mounts.push(if self.read_only {
             let lower = std::iter::once(upper).chain(lower).collect();
@@ -337,6 +388,12 @@ impl Context {
                 executable: false,
             });
         }
+        if let Some((name, mail)) = &place.identity {
+            mounts.push(Mount::File {
+                dest: GIT_CONFIG.into(),
+                content: gitdir::identity_config(name, mail).into_bytes(),
+            });
+        }
         let dam = Path::new(DAM_INSIDE);
         mounts.push(own("out", dam.join("out")));
         mounts.push(Mount::File {
@@ -344,10 +401,11 @@ impl Context {
             content: serde_json::to_vec_pretty(&told.context).unwrap_or_default(),
         });
         let mut writable = vec![person.home.clone(), tmp.clone(), dam.join("out")];
+        writable.extend(place.tools.dirs.iter().map(|dir| dir.path.clone()));
         if !self.read_only {
             writable.push(place.top.clone());
         }
-        let mut environment = view::environment(person, std::env::vars_os());
+        let mut environment = place.environment();
         let mut set = |key: &str, value: OsString| environment.push((key.into(), value));
         set("DAM_TASK", told.task.clone().into());
         set("DAM_ATTEMPT", told.attempt.max(1).to_string().into());

@@ -13,13 +13,14 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cofferdam_git::gitdir::{self, TaskGit};
 use cofferdam_git::layer::LayerMaker;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
-use cofferdam_sandbox::{Network, Wall, view};
+use cofferdam_sandbox::{Network, Wall};
 use sha2::{Digest, Sha256};
 
 use crate::context::{Context, Told, What};
@@ -135,7 +136,7 @@ fn run_check(
     if dir.exists() {
         job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &dir)?;
     }
-    let context = Context::create(job.dam, dir, stack, job.ids, false)?;
+    let context = Context::create(job.dam, dir, stack, job.ids, false, &job.place.tools)?;
     let refs = gitdir::listed_refs(refs)?;
     let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
     context.write_git(&TaskGit {
@@ -250,8 +251,9 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A hash of what checks run in: variables, level, walls, and for each entry of
-/// PATH the names, link targets, inodes, sizes and times of its programs.
+/// A hash of what checks run in: variables, level, walls, for each entry of PATH the
+/// names, link targets, inodes, sizes and times of its programs, and the same of what
+/// in a tool home decides which of its tools is used.
 fn environment(job: &Job<'_>) -> String {
     let mut hash = Sha256::new();
     let mut take = |bytes: &[u8]| {
@@ -261,7 +263,7 @@ fn environment(job: &Job<'_>) -> String {
     take(job.request.level.to_string().as_bytes());
     take(if job.request.wall == Wall::Nested { b"nested" } else { b"full" });
     take(&job.ids.uid.to_le_bytes());
-    let variables = view::environment(&job.place.person, std::env::vars_os());
+    let variables = job.place.environment();
     for (key, value) in &variables {
         take(key.as_bytes());
         take(value.as_bytes());
@@ -269,25 +271,39 @@ fn environment(job: &Job<'_>) -> String {
     let path = variables.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
     for dir in std::env::split_paths(path.unwrap_or(OsStr::new(""))) {
         take(dir.as_os_str().as_bytes());
-        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
-        let mut names: Vec<OsString> =
-            entries.filter_map(Result::ok).map(|entry| entry.file_name()).collect();
-        names.sort();
-        for name in names {
-            let path = dir.join(&name);
-            take(name.as_bytes());
-            if let Ok(meta) = std::fs::symlink_metadata(&path) {
-                for number in [meta.ino(), meta.size()] {
-                    take(&number.to_le_bytes());
-                }
-                take(&meta.mtime().to_le_bytes());
-                if meta.is_symlink()
-                    && let Ok(target) = std::fs::read_link(&path)
-                {
-                    take(target.as_os_str().as_bytes());
-                }
-            }
+        take_entries(&dir, &mut take);
+    }
+    for dir in &job.place.tools.dirs {
+        take(dir.path.as_os_str().as_bytes());
+        for state in dir.state.iter().map(|state| dir.source.join(state)) {
+            take_entry(&state, &mut take);
+            take_entries(&state, &mut take);
         }
     }
     hex(hash.finalize().as_slice())
+}
+
+fn take_entries(dir: &Path, take: &mut impl FnMut(&[u8])) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    let mut names: Vec<OsString> =
+        entries.filter_map(Result::ok).map(|entry| entry.file_name()).collect();
+    names.sort();
+    for name in names {
+        take(name.as_bytes());
+        take_entry(&dir.join(&name), take);
+    }
+}
+
+fn take_entry(path: &Path, take: &mut impl FnMut(&[u8])) {
+    let Ok(meta) = std::fs::symlink_metadata(path) else { return };
+    for number in [meta.ino(), meta.size()] {
+        take(&number.to_le_bytes());
+    }
+    take(&meta.mtime().to_le_bytes());
+    take(&meta.mtime_nsec().to_le_bytes());
+    if meta.is_symlink()
+        && let Ok(target) = std::fs::read_link(path)
+    {
+        take(target.as_os_str().as_bytes());
+    }
 }

@@ -71,7 +71,7 @@ pub(crate) fn reopen<'a>(
     let config = PersonConfig::read(&repo)?;
     let store = dam.store(&repo, &config)?;
     let ids = *Facts::need("user", facts.ids.as_ref())?;
-    let place = Place::new(dam, &repo, ids)?;
+    let place = Place::new(dam, &repo, &config, ids)?;
     let excludes = gitdir::excludes(&repo, &config)?;
     Ok(Job {
         dam,

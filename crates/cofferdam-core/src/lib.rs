@@ -38,6 +38,7 @@ mod state_dir;
 pub mod supervise;
 pub mod target;
 pub mod task;
+pub mod tools;
 
 pub use error::{Error, ExitCode};
 pub use log::{LogLine, read_log};

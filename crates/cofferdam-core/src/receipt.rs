@@ -26,6 +26,9 @@ pub struct Isolation {
     pub landlock_abi: u32,
     /// The host's user id that the task ran as.
     pub uid: u32,
+    /// The tool homes that it saw, as `rust (~/.cargo, ~/.rustup)`.
+    #[serde(default)]
+    pub tools: Vec<String>,
 }
 
 /// What one check said.

@@ -181,8 +181,14 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         maker.stack(&tree, None, &mut |done, all| reporter.report(Event::Layer { done, all }))?;
     let warm = stack.warm;
     let read_only = job.request.read_only;
-    let context =
-        Context::create(job.dam, job.dir.path().to_owned(), stack.clone(), job.ids, read_only)?;
+    let context = Context::create(
+        job.dam,
+        job.dir.path().to_owned(),
+        stack.clone(),
+        job.ids,
+        read_only,
+        &job.place.tools,
+    )?;
     job.facts.stack = Some(stack);
     let refs = gitdir::listed_refs(refs)?;
     context.write_git(&TaskGit {
@@ -218,7 +224,7 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         name: job.name.to_string(),
         base: pinned.0.short().to_owned(),
         target: job.target().to_string(),
-        isolation: isolation(&job.request, job.ids),
+        isolation: isolation(&job.request, &job.place),
         warm,
     });
     Ok(context)

@@ -167,6 +167,12 @@ impl TaskGit<'_> {
     }
 }
 
+/// A configuration file that says who commits.
+#[must_use]
+pub fn identity_config(name: &str, mail: &str) -> String {
+    format!("[user]\n\tname = {}\n\temail = {}\n", quoted(name), quoted(mail))
+}
+
 /// A value as the configuration's syntax wants it, whatever it holds.
 fn quoted(value: &str) -> String {
     let mut text = String::with_capacity(value.len() + 2);

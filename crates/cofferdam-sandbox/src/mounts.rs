@@ -16,7 +16,7 @@
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{
@@ -25,8 +25,8 @@ use rustix::mount::{
     fsopen, mount_change, move_mount, open_tree, unmount,
 };
 
-use crate::userns::setup;
-use crate::{Mount, SandboxError, Spec, Wall};
+use crate::userns::{self, setup};
+use crate::{Ids, Mount, SandboxError, Spec, Wall};
 
 const DEVICE_NODES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 
@@ -34,6 +34,10 @@ const RDONLY: u64 = 1;
 const NOSUID: u64 = 2;
 const NODEV: u64 = 4;
 const NOEXEC: u64 = 8;
+const IDMAP: u64 = 0x10_0000;
+
+/// Where the lower parts of private overlays are attached while those are made.
+const STAGE: &str = "/.stage";
 
 /// A larger file of the host's is mounted and not copied.
 const SMALL: u64 = 128 << 10;
@@ -58,12 +62,16 @@ impl Sources {
     /// Opens what `spec` binds.
     pub(crate) fn open(spec: &Spec) -> Result<Sources, SandboxError> {
         let mut of = Vec::with_capacity(spec.mounts.len());
+        let mut as_roots = None;
         for mount in &spec.mounts {
             of.push(match mount {
                 Mount::Bind { source, writable, executable, .. } => {
                     let read_only = if *writable { 0 } else { RDONLY };
                     let no_exec = if *executable { 0 } else { NOEXEC };
                     Source::Tree(clone_tree(source, read_only | no_exec | NOSUID | NODEV)?)
+                }
+                Mount::Private { source, .. } => {
+                    Source::Tree(private_source(source, spec.ids, &mut as_roots)?)
                 }
                 Mount::Copy { path } => match small_content(path) {
                     Some(content) => Source::Content(content),
@@ -85,6 +93,34 @@ impl Sources {
         }
         Ok(Sources { of, devices })
     }
+}
+
+/// A read-only copy of the mount at `path`, to be below an overlay. What root owns
+/// there belongs to the task's user in it: an overlay can't copy up what belongs to
+/// an id that does not exist inside.
+fn private_source(
+    path: &Path,
+    ids: Ids,
+    as_roots: &mut Option<OwnedFd>,
+) -> Result<OwnedFd, SandboxError> {
+    if !ids.switch {
+        return clone_tree(path, RDONLY | NOSUID | NODEV);
+    }
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = setup("open for the sandbox", Some(path), open_tree(CWD, path, flags))?;
+    let step = "restrict the mount of";
+    setup(step, Some(path), set_attributes(&tree, RDONLY | NOSUID | NODEV, false))?;
+    let owner = setup("look at", Some(path), rustix::fs::fstat(&tree))?;
+    if owner.st_uid == 0 {
+        let namespace = match as_roots.take() {
+            Some(namespace) => namespace,
+            None => userns::mapping_root_to(ids)?,
+        };
+        let step = "map the owner of";
+        setup(step, Some(path), map_ids(&tree, &namespace))?;
+        *as_roots = Some(namespace);
+    }
+    Ok(tree)
 }
 
 /// The content of a small file that everybody may read: root reads it here, the
@@ -115,16 +151,27 @@ fn clone_tree(path: &Path, attributes: u64) -> Result<OwnedFd, SandboxError> {
 }
 
 fn set_attributes(mount: impl AsFd, set: u64, recursive: bool) -> std::io::Result<()> {
-    #[repr(C)]
-    struct MountAttr {
-        attr_set: u64,
-        attr_clr: u64,
-        propagation: u64,
-        userns_fd: u64,
-    }
     let attr =
         MountAttr { attr_set: set, attr_clr: 0, propagation: libc::MS_PRIVATE, userns_fd: 0 };
-    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    mount_setattr(mount, &attr, if recursive { libc::AT_RECURSIVE } else { 0 })
+}
+
+/// Lets owners on a detached mount appear as `namespace` maps them.
+fn map_ids(mount: &OwnedFd, namespace: &OwnedFd) -> std::io::Result<()> {
+    let userns_fd = u64::try_from(namespace.as_raw_fd()).expect("a descriptor is positive");
+    let attr = MountAttr { attr_set: IDMAP, attr_clr: 0, propagation: 0, userns_fd };
+    mount_setattr(mount, &attr, 0)
+}
+
+#[repr(C)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+fn mount_setattr(mount: impl AsFd, attr: &MountAttr, flags: i32) -> std::io::Result<()> {
     // SAFETY: the path is an empty C string, the pointer and the size describe
     // one live structure of the first published form (mount_setattr(2)).
     let done = unsafe {
@@ -132,8 +179,8 @@ fn set_attributes(mount: impl AsFd, set: u64, recursive: bool) -> std::io::Resul
             libc::SYS_mount_setattr,
             mount.as_fd().as_raw_fd(),
             c"".as_ptr(),
-            flags,
-            std::ptr::from_ref(&attr),
+            flags | libc::AT_EMPTY_PATH,
+            std::ptr::from_ref(attr),
             size_of::<MountAttr>(),
         )
     };
@@ -196,6 +243,11 @@ pub(crate) fn assemble(spec: &Spec, sources: &Sources) -> Result<(), SandboxErro
     for (index, mount) in spec.mounts.iter().enumerate() {
         root.add(spec, mount, sources, index)?;
     }
+    let stage = STAGE.trim_start_matches('/');
+    match rustix::fs::unlinkat(&root.fd, stage, rustix::fs::AtFlags::REMOVEDIR) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+        Err(error) => setup("remove", Some(STAGE.as_ref()), Err(error))?,
+    }
     let step = "change the root";
     setup(step, None, rustix::process::fchdir(&root.fd))?;
     setup(step, None, rustix::process::pivot_root(".", "."))?;
@@ -239,6 +291,11 @@ impl Root {
                 Source::Content(content) => self.file(path, content).map(drop),
                 Source::None => unreachable!("opened above"),
             },
+            Mount::Private { hidden, upper, work, dest, .. } => {
+                let Source::Tree(tree) = &sources.of[index] else { unreachable!("opened above") };
+                let merged = self.private(tree, hidden, upper, work)?;
+                self.attach(&merged, &self.dir(dest)?, dest)
+            }
             Mount::Overlay { lower, upper, work, dest } => {
                 let place = self.dir(dest)?;
                 match &sources.of[index] {
@@ -268,6 +325,41 @@ impl Root {
             Mount::Proc => self.proc(spec),
             Mount::Cgroup => self.cgroup(),
         }
+    }
+
+    /// An overlay of the task's own above `tree`, without what is `hidden`.
+    fn private(
+        &self,
+        tree: &OwnedFd,
+        hidden: &[PathBuf],
+        upper: &str,
+        work: &str,
+    ) -> Result<OwnedFd, SandboxError> {
+        // A layer has to be attached somewhere, and is named by a descriptor: its
+        // path would be shown inside. The overlay keeps a copy of its mount.
+        let stage = Path::new(STAGE);
+        let mut lower = Vec::new();
+        let mut attached = Vec::new();
+        if !hidden.is_empty() {
+            let mask = memory_fs(&[("mode", "0755".into()), ("size", "64k".into())])?;
+            self.attach(&mask, &self.dir(stage)?, stage)?;
+            let top = self.dir(stage)?;
+            for path in hidden {
+                whiteout(&top, path)?;
+            }
+            lower.push(format!("/proc/self/fd/{}", top.as_raw_fd()));
+            attached.push(top);
+        }
+        self.attach(tree, &self.dir(stage)?, stage)?;
+        let top = self.dir(stage)?;
+        lower.push(format!("/proc/self/fd/{}", top.as_raw_fd()));
+        attached.push(top);
+        let merged = overlay(&lower, Some(upper), Some(work))?;
+        for (top, name) in attached.iter().zip(&lower).rev() {
+            let _held = top;
+            setup("detach", Some(stage), unmount(name.as_str(), UnmountFlags::DETACH))?;
+        }
+        Ok(merged)
     }
 
     fn attach(&self, mount: &OwnedFd, place: &OwnedFd, dest: &Path) -> Result<(), SandboxError> {
@@ -435,6 +527,27 @@ impl Root {
             Err(error) => setup("open", Some(path), Err(error)),
         }
     }
+}
+
+/// Makes a whiteout at a relative path below `top`, with its directories.
+fn whiteout(top: &OwnedFd, path: &Path) -> Result<(), SandboxError> {
+    let step = "hide";
+    let mut at = setup(step, Some(path), top.try_clone())?;
+    let mut names = path.iter().peekable();
+    while let Some(name) = names.next() {
+        if names.peek().is_none() {
+            let (kind, mode) = (rustix::fs::FileType::CharacterDevice, Mode::empty());
+            setup(step, Some(path), rustix::fs::mknodat(&at, name, kind, mode, 0))?;
+            break;
+        }
+        match mkdirat(&at, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return setup(step, Some(path), Err(error)),
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        at = setup(step, Some(path), openat(&at, name, flags, Mode::empty()))?;
+    }
+    Ok(())
 }
 
 fn split(path: &Path) -> Result<(&Path, &OsStr), SandboxError> {

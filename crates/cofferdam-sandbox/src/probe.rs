@@ -58,7 +58,7 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
         writable: vec!["/probe".into()],
         command: Command {
             argv: ["/bin/sh", "-c", "echo ok > /probe/written"].map(Into::into).to_vec(),
-            env: view::environment(&person, []),
+            env: view::environment(&person, [], |_| false),
             cwd: "/probe".into(),
             umask: 0o022,
         },

@@ -50,6 +50,21 @@ pub enum Mount {
         /// Absolute path.
         path: PathBuf,
     },
+    /// A host directory through an overlay of the task's own: reads come from there,
+    /// writes and locks stay here. What is mounted below it is not seen.
+    Private {
+        /// Host path, absolute.
+        source: PathBuf,
+        /// Paths in it, relative, that are not there inside, whether they exist
+        /// outside or not.
+        hidden: Vec<PathBuf>,
+        /// Upper directory, relative to [`Spec::base_dir`].
+        upper: String,
+        /// Work directory on the same file system as `upper`.
+        work: String,
+        /// Path inside.
+        dest: PathBuf,
+    },
     /// A private overlay.
     Overlay {
         /// Lower directories, topmost first, relative to [`Spec::base_dir`].

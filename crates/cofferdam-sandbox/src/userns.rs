@@ -1,5 +1,8 @@
 //! Entering a user namespace in which the caller's own id stands for itself.
 
+use std::os::fd::OwnedFd;
+
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::{
     Gid, Uid, UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
@@ -20,6 +23,51 @@ pub(crate) fn setup<T>(
             errno: error.raw_os_error().unwrap_or(libc::EIO),
         }
     })
+}
+
+/// A user namespace in which the host's root is the task's user, for a mount whose
+/// owners are to appear so. Only root can make one.
+pub(crate) fn mapping_root_to(ids: Ids) -> Result<OwnedFd, SandboxError> {
+    let step = "make a user namespace for a mount";
+    let pipe = || setup(step, None, pipe_with(PipeFlags::CLOEXEC));
+    let ((ready, tell_ready), (go_on, let_go)) = (pipe()?, pipe()?);
+    // SAFETY: this process has one thread; the child makes plain system calls only.
+    match unsafe { libc::fork() } {
+        -1 => setup(step, None, Err(std::io::Error::last_os_error())),
+        0 => {
+            drop(let_go);
+            // SAFETY: as above; `_exit` runs nothing of the parent's.
+            unsafe {
+                if libc::unshare(libc::CLONE_NEWUSER) == 0 {
+                    let _ = rustix::io::write(&tell_ready, b"r");
+                    let _ = rustix::io::read(&go_on, &mut [0u8]);
+                }
+                libc::_exit(0)
+            }
+        }
+        child => {
+            drop((tell_ready, go_on));
+            let made = setup(step, None, rustix::io::read(&ready, &mut [0u8])).and_then(|read| {
+                if read == 1 {
+                    map_root_in(child, ids)
+                } else {
+                    setup(step, None, Err(rustix::io::Errno::PERM))
+                }
+            });
+            drop(let_go);
+            // SAFETY: numbers only; the child ends when the pipe does.
+            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+            made
+        }
+    }
+}
+
+fn map_root_in(child: i32, ids: Ids) -> Result<OwnedFd, SandboxError> {
+    let step = "make a user namespace for a mount";
+    let file = |name: &str| format!("/proc/{child}/{name}");
+    setup(step, None, std::fs::write(file("uid_map"), format!("0 {} 1", ids.uid)))?;
+    setup(step, None, std::fs::write(file("gid_map"), format!("0 {} 1", ids.gid)))?;
+    Ok(setup(step, None, std::fs::File::open(file("ns/user")))?.into())
 }
 
 /// Becomes `ids` (when root has to), then enters a new user namespace with the

@@ -228,11 +228,13 @@ fn etc(person: &Person, network: Network) -> Vec<Mount> {
 }
 
 /// The environment that a task starts with: the allowed part of `host`, its
-/// home, and the entries of PATH that exist inside.
+/// home, and the entries of PATH that exist inside: `granted` says which others
+/// than those in system directories do.
 #[must_use]
 pub fn environment(
     person: &Person,
     host: impl IntoIterator<Item = (OsString, OsString)>,
+    granted: impl Fn(&Path) -> bool,
 ) -> Vec<(OsString, OsString)> {
     let mut path = OsString::new();
     let mut env: Vec<(OsString, OsString)> = Vec::new();
@@ -245,7 +247,7 @@ pub fn environment(
         }
     }
     let mut set = |key: &str, value: &OsStr| env.push((key.into(), value.into()));
-    set("PATH", &system_path(&path));
+    set("PATH", &path_inside(&path, granted));
     set("HOME", person.home.as_os_str());
     set("USER", person.name.as_ref());
     set("LOGNAME", person.name.as_ref());
@@ -255,14 +257,13 @@ pub fn environment(
     env
 }
 
-/// The entries of a PATH that lie below [`SYSTEM_DIRS`] and exist, then the
-/// standard ones that it lacks.
-#[must_use]
-pub fn system_path(path: &OsStr) -> OsString {
+/// The entries of a PATH that lie below [`SYSTEM_DIRS`] or are granted and exist,
+/// then the standard ones that it lacks.
+fn path_inside(path: &OsStr, granted: impl Fn(&Path) -> bool) -> OsString {
     let standard = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"];
     let mut dirs: Vec<PathBuf> = Vec::new();
     for dir in std::env::split_paths(path).chain(standard.map(PathBuf::from)) {
-        let inside = SYSTEM_DIRS.iter().any(|system| dir.starts_with(system));
+        let inside = SYSTEM_DIRS.iter().any(|system| dir.starts_with(system)) || granted(&dir);
         if inside && dir.is_dir() && !dirs.contains(&dir) {
             dirs.push(dir);
         }
@@ -275,8 +276,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_system_directories_stay_in_path() {
-        let path = system_path(OsStr::new("/home/ann/.cargo/bin:/usr/bin:.:/usr/bin:/nowhere"));
+    fn only_what_is_granted_stays_in_path() {
+        let path = OsStr::new("/root:/home/ann/.cargo/bin:/usr/bin:.:/usr/bin:/nowhere");
+        let path = path_inside(path, |dir| dir == Path::new("/home"));
         let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
         assert_eq!(dirs[0], Path::new("/usr/bin"));
         assert!(!dirs.contains(&PathBuf::from("/home/ann/.cargo/bin")));
@@ -297,7 +299,7 @@ mod tests {
             ("LD_PRELOAD", "/evil.so"),
         ]
         .map(|(key, value)| (OsString::from(key), OsString::from(value)));
-        let env = environment(&person, host);
+        let env = environment(&person, host, |_| false);
         let keys: Vec<_> = env.iter().map(|(key, _)| key.to_str().expect("utf-8")).collect();
         assert_eq!(keys, ["HOME", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "USER"]);
     }

@@ -62,6 +62,13 @@ impl Renderer {
                     isolation.level, isolation.network, isolation.uid
                 );
                 self.line(&mut state, &text);
+                if !isolation.tools.is_empty() {
+                    let tools = isolation.tools.join(", ");
+                    self.line(
+                        &mut state,
+                        &format!("  {DIM}tools: {}{DIM:#}", table::plain(&tools)),
+                    );
+                }
                 if isolation.network == "open" && isolation.landlock_abi < 6 {
                     let text = format!(
                         "  {WARN}note{WARN:#}       on this kernel the host's abstract sockets can be reached with `--net open`"

@@ -57,6 +57,9 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
                 isolation.uid
             ),
         );
+        if !isolation.tools.is_empty() {
+            row("tools", isolation.tools.join(", "));
+        }
     }
     for check in &receipt.checks {
         let how = if check.cached { "cached".into() } else { table::duration(check.took_ms) };

@@ -13,4 +13,5 @@ mod line;
 mod parallel;
 mod signals;
 mod support;
+mod tools;
 mod trace;

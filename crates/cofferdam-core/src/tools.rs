@@ -1,0 +1,283 @@
+//! Tool homes: what of the person's home directory a task sees.
+//!
+//! A list of places, not of rules: what is not in `tool-homes.toml` is not there.
+//! Each appears at its own path through an overlay of the context's own, so a
+//! package is unpacked and a lock taken without anybody outside noticing, and
+//! credential files in it are taken out by whiteouts, which also hide one that is
+//! written later.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+const DATA: &str = include_str!("../../data/tool-homes.toml");
+
+static LIST: LazyLock<List> =
+    LazyLock::new(|| toml::from_str(DATA).expect("the list is read by a test"));
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    version: u32,
+    home: Vec<Home>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Home {
+    name: String,
+    dir: Vec<Dir>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Dir {
+    path: PathBuf,
+    env: Option<String>,
+    #[serde(default)]
+    only: Vec<PathBuf>,
+    #[serde(default)]
+    hide: Vec<PathBuf>,
+    #[serde(default)]
+    state: Vec<PathBuf>,
+    #[serde(default)]
+    follow: Vec<PathBuf>,
+}
+
+/// A directory that a task sees through a private overlay, at its own path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolDir {
+    /// What it belongs to: `rust`.
+    pub name: String,
+    /// Where it is, by its name and inside.
+    pub path: PathBuf,
+    /// Where that name leads on the host.
+    pub source: PathBuf,
+    /// Credential files in it, relative, that the task does not see.
+    pub hidden: Vec<PathBuf>,
+    /// Files and directories in it that decide which tool answers to a name.
+    pub state: Vec<PathBuf>,
+}
+
+/// What of the person's tools a task sees.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tools {
+    /// The directories, none inside of another.
+    pub dirs: Vec<ToolDir>,
+    /// Variables that name them.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Tools {
+    /// Those below `home`, and those that variables name. Left out is what holds or
+    /// lies in one of `apart`: the repository has its own place inside, and the
+    /// state directory none.
+    #[must_use]
+    pub fn find(home: &Path, var: impl Fn(&str) -> Option<OsString>, apart: &[PathBuf]) -> Tools {
+        debug_assert_eq!(LIST.version, 1);
+        let mut tools = Tools::default();
+        for known in &LIST.home {
+            for dir in &known.dir {
+                let named = dir.env.as_deref().and_then(|name| Some((name, var(name)?)));
+                let elsewhere = named.as_ref().map(|(_, value)| PathBuf::from(value));
+                // A relative one means another place in every directory.
+                let base = elsewhere
+                    .filter(|path| path.is_absolute())
+                    .unwrap_or_else(|| home.join(&dir.path));
+                let parts = match dir.only.as_slice() {
+                    [] => vec![base.clone()],
+                    only => only.iter().map(|part| base.join(part)).collect(),
+                };
+                let before = tools.dirs.len();
+                for path in parts {
+                    let (hidden, state) = (dir.hide.clone(), dir.state.clone());
+                    let name = known.name.clone();
+                    tools.add(name, path, (hidden, state), home, apart);
+                }
+                if let Some((name, value)) = named
+                    && tools.dirs.len() > before
+                {
+                    tools.env.push((name.into(), value));
+                }
+                for path in linked(&base, home, &dir.follow) {
+                    let name = known.name.clone();
+                    tools.add(name, path, (Vec::new(), Vec::new()), home, apart);
+                }
+            }
+        }
+        tools
+    }
+
+    fn add(
+        &mut self,
+        name: String,
+        path: PathBuf,
+        (hidden, state): (Vec<PathBuf>, Vec<PathBuf>),
+        home: &Path,
+        apart: &[PathBuf],
+    ) {
+        let Ok(source) = std::fs::canonicalize(&path) else { return };
+        let overlap = |one: &Path, other: &Path| one.starts_with(other) || other.starts_with(one);
+        let free = |place: &Path| {
+            !home.starts_with(place) && !apart.iter().any(|other| overlap(place, other))
+        };
+        let taken = self.dirs.iter().any(|other| overlap(&path, &other.path));
+        if source.is_dir() && free(&path) && free(&source) && !taken {
+            self.dirs.push(ToolDir { name, path, source, hidden, state });
+        }
+    }
+
+    /// Whether a path lies in one of them.
+    #[must_use]
+    pub fn hold(&self, path: &Path) -> bool {
+        self.dirs.iter().any(|dir| path.starts_with(&dir.path))
+    }
+
+    /// What the first lines of a run say: `rust (~/.cargo, ~/.rustup)`.
+    #[must_use]
+    pub fn describe(&self, home: &Path) -> Vec<String> {
+        let mut said: Vec<(String, Vec<String>)> = Vec::new();
+        for dir in &self.dirs {
+            let shown = match dir.path.strip_prefix(home) {
+                Ok(below) => format!("~/{}", below.display()),
+                Err(_) => dir.path.display().to_string(),
+            };
+            match said.iter_mut().find(|(name, _)| *name == dir.name) {
+                Some((_, dirs)) => dirs.push(shown),
+                None => said.push((dir.name.clone(), vec![shown])),
+            }
+        }
+        said.into_iter().map(|(name, dirs)| format!("{name} ({})", dirs.join(", "))).collect()
+    }
+}
+
+/// Where the links in `dir` lead, as the directories right below one of `roots`.
+fn linked(dir: &Path, home: &Path, roots: &[PathBuf]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    if roots.is_empty() {
+        return found;
+    }
+    for entry in std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
+        let Ok(target) = std::fs::canonicalize(entry.path()) else { continue };
+        for root in roots {
+            let root = home.join(root);
+            let first = target.strip_prefix(&root).ok().and_then(|below| below.iter().next());
+            if let Some(first) = first.filter(|first| *first != OsStr::new("..")) {
+                found.push(root.join(first));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn home_with(dirs: &[&str]) -> (tempfile::TempDir, PathBuf) {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let home = std::fs::canonicalize(temp.path()).expect("canonical").join("home");
+        for dir in dirs {
+            std::fs::create_dir_all(home.join(dir)).expect("make");
+        }
+        (temp, home)
+    }
+
+    fn paths(tools: &Tools, home: &Path) -> Vec<String> {
+        tools
+            .dirs
+            .iter()
+            .map(|dir| {
+                dir.path.strip_prefix(home).unwrap_or(&dir.path).to_string_lossy().into_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_what_exists_appears() {
+        let (_temp, home) = home_with(&[".cargo", ".ssh", "go/src", "go/pkg"]);
+        let tools = Tools::find(&home, |_| None, &[]);
+        assert_eq!(paths(&tools, &home), [".cargo", "go/pkg"]);
+        assert!(tools.env.is_empty());
+        assert_eq!(tools.describe(&home), ["rust (~/.cargo)", "go (~/go/pkg)"]);
+        assert!(tools.hold(&home.join(".cargo/bin")) && !tools.hold(&home.join(".ssh")));
+    }
+
+    #[test]
+    fn variables_name_other_places() {
+        let (_temp, home) = home_with(&[".cargo", "elsewhere/cargo"]);
+        let cargo = home.join("elsewhere/cargo");
+        let var = |name: &str| match name {
+            "CARGO_HOME" => Some(cargo.clone().into_os_string()),
+            "RUSTUP_HOME" => Some("relative".into()),
+            "GOCACHE" => Some("/nowhere/at/all".into()),
+            _ => None,
+        };
+        let tools = Tools::find(&home, var, &[]);
+        assert_eq!(paths(&tools, &home), ["elsewhere/cargo"]);
+        assert_eq!(tools.env, [("CARGO_HOME".into(), cargo.into_os_string())]);
+        assert_eq!(tools.dirs[0].hidden[0], Path::new("credentials"));
+    }
+
+    #[test]
+    fn neither_the_home_nor_what_is_kept_apart_is_granted() {
+        let (_temp, home) = home_with(&[".cargo/registry/src/repo", ".rustup", ".npm"]);
+        let var = |name: &str| (name == "npm_config_cache").then(|| home.clone().into_os_string());
+        let apart = [home.join(".cargo/registry/src/repo"), home.join(".rustup")];
+        assert_eq!(Tools::find(&home, var, &apart), Tools::default());
+    }
+
+    #[test]
+    fn what_links_in_local_bin_lead_to_appears() {
+        let (_temp, home) = home_with(&[
+            ".local/bin",
+            ".local/share/agent/versions",
+            ".local/share/keyrings",
+            ".ssh",
+        ]);
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(home.join(target), home.join(".local/bin").join(name))
+                .expect("link");
+        };
+        std::fs::write(home.join(".local/share/agent/versions/1.0"), "").expect("write");
+        link(".local/share/agent/versions/1.0", "agent");
+        link(".ssh", "odd");
+        link("nowhere", "dangling");
+        let tools = Tools::find(&home, |_| None, &[]);
+        assert_eq!(paths(&tools, &home), [".local/bin", ".local/share/agent"]);
+    }
+
+    #[test]
+    fn credentials_in_tool_homes_are_hidden() {
+        #[derive(Deserialize)]
+        struct Credentials {
+            version: u32,
+            files: Vec<PathBuf>,
+        }
+        let known: Credentials =
+            toml::from_str(include_str!("../../data/credentials.toml")).expect("read");
+        assert!(known.version == 1 && known.files.len() >= 40);
+        let dirs = || LIST.home.iter().flat_map(|home| &home.dir);
+        for file in &known.files {
+            for dir in dirs().filter(|dir| file.starts_with(&dir.path)) {
+                let below = file.strip_prefix(&dir.path).expect("below");
+                let seen =
+                    dir.only.is_empty() || dir.only.iter().any(|part| below.starts_with(part));
+                let hidden = dir.hide.iter().any(|hide| below.starts_with(hide));
+                assert!(!seen || hidden, "`{}` would be readable", file.display());
+            }
+        }
+        for dir in dirs() {
+            for hide in &dir.hide {
+                let inside = dir.path.join(hide);
+                let known = known.files.iter().any(|file| file.starts_with(&inside));
+                let alike = hide == Path::new("settings-security4.xml");
+                assert!(known || alike, "`{}` is not in credentials.toml", inside.display());
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Tools in the person's home: they work inside, and nothing of them changes.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{Done, World, source};
+
+/// Writes an executable into the home.
+fn tool(world: &World, path: &str, body: &str) {
+    world.script(&format!("../home/{path}"), body);
+}
+
+/// Every name below the home with its type, mode, size, time and content.
+fn fingerprint(dir: &Path) -> String {
+    let output = Command::new("sh")
+        .args(["-ec", "cd \"$0\"; find . -printf '%p %y %m %s %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 -r sha256sum"])
+        .arg(dir)
+        .output()
+        .expect("sh");
+    assert!(output.status.success());
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_tool_home_is_there_and_stays_as_it_was() {
+    let mut world = World::new();
+    world.prefer(&world.home().join(".cargo/bin").display().to_string());
+    tool(
+        &world,
+        ".cargo/bin/some-tool",
+        "echo \"tool at $0\"; echo unpacked > ~/.cargo/registry/new; rm ~/.cargo/old",
+    );
+    world.write("../home/.cargo/registry/index", "i\n");
+    world.write("../home/.cargo/old", "o\n");
+    world.write("../home/.profile", "secret\n");
+    let before = fingerprint(&world.home());
+    let done = world.run(
+        &["--no-check", "--name", "t"],
+        "some-tool; cat ~/.cargo/registry/new; test ! -e ~/.cargo/old; test ! -e ~/.profile; mv ~/.cargo/registry/index ~/.cargo/registry/moved",
+    );
+    done.expect_code(0).says("tools: rust (~/.cargo)");
+    assert!(done.stdout.contains("unpacked"), "{}", done.stdout);
+    assert_eq!(fingerprint(&world.home()), before);
+    assert_eq!(world.task("t")["isolation"]["tools"][0], "rust (~/.cargo)");
+    // What one task leaves there, the next does not see; a check sees it as it is.
+    let check = "test ! -e ~/.cargo/registry/new && some-tool && test -e ~/.cargo/registry/new";
+    world.run(&["--check", check], "some-tool; echo 2 > a.txt").expect_code(0);
+    assert_eq!(fingerprint(&world.home()), before);
+}
+
+#[test]
+fn a_tool_home_that_is_a_link_or_that_a_variable_names() {
+    let mut world = World::new();
+    let elsewhere = world.dir().join("elsewhere");
+    world.prefer(&world.home().join(".cargo/bin").display().to_string());
+    world.script("../elsewhere/cargo/bin/linked", "echo linked works");
+    world.write("../elsewhere/rustup/settings.toml", "x\n");
+    symlink(elsewhere.join("cargo"), world.home().join(".cargo")).expect("link");
+    let mut command = world.dam_command(["run", "--no-check", "--", "sh", "-ec"]);
+    command
+        .arg("linked; cat \"$RUSTUP_HOME/settings.toml\"; echo 1 > \"$RUSTUP_HOME/new\"; ls ~/..");
+    let output = command.env("RUSTUP_HOME", elsewhere.join("rustup")).output().expect("dam");
+    let done = Done::from(output);
+    done.expect_code(0);
+    assert!(done.stdout.contains("linked works\nx\n"), "{}", done.stdout);
+    assert!(!elsewhere.join("rustup/new").exists());
+}
+
+#[test]
+fn locks_on_a_tool_home_are_the_tasks_own() {
+    let world = World::new();
+    for file in [".cargo/.package-cache", ".npm/_lock", ".m2/repository/lock"] {
+        world.write(&format!("../home/{file}"), "");
+    }
+    let program = "
+import fcntl, os, time
+held = []
+for top, dirs, names in os.walk(os.path.expanduser('~')):
+    for name in names:
+        file = open(os.path.join(top, name), 'a')
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(file)
+assert len(held) >= 3, held
+print('locked', flush=True)
+time.sleep(600)
+";
+    let mut tasks: Vec<_> = (0..2)
+        .map(|_| {
+            let mut command =
+                world.dam_command(["run", "--no-check", "--", "python3", "-c", program]);
+            command.stdout(Stdio::piped()).stderr(Stdio::null());
+            command.spawn().expect("dam")
+        })
+        .collect();
+    for task in &mut tasks {
+        let mut line = String::new();
+        BufReader::new(task.stdout.take().expect("piped")).read_line(&mut line).expect("read");
+        assert!(line.contains("locked"), "{line}");
+    }
+    for file in [".cargo/.package-cache", ".npm/_lock", ".m2/repository/lock"] {
+        world.sh(&format!("flock -n ~/{file} true; python3 -c 'import fcntl; fcntl.lockf(open(\"'$HOME/{file}'\", \"a\"), fcntl.LOCK_EX | fcntl.LOCK_NB)'"));
+    }
+    for task in &mut tasks {
+        task.kill().expect("kill");
+        task.wait().expect("wait");
+    }
+}
+
+/// The files of `credentials.toml`.
+fn credential_files() -> Vec<String> {
+    let text =
+        std::fs::read_to_string(source().join("crates/data/credentials.toml")).expect("read");
+    let files: Vec<String> = text
+        .lines()
+        .filter_map(|line| Some(line.trim().strip_prefix('"')?.strip_suffix("\",")?.to_owned()))
+        .collect();
+    assert!(files.len() >= 40);
+    files
+}
+
+#[test]
+fn no_credential_file_can_be_read_by_any_path() {
+    let world = World::new();
+    let files = credential_files();
+    // Every second one is written after the task has begun.
+    let (early, late): (Vec<_>, Vec<_>) =
+        files.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+    for file in &files {
+        world.write(
+            &format!("../home/{}/seen", Path::new(file).parent().expect("parent").display()),
+            "",
+        );
+    }
+    let put = |file: &String| world.write(&format!("../home/{file}"), "TOP-SECRET-MARK\n");
+    early.iter().for_each(|(_, file)| put(file));
+    let list = files.iter().map(|file| format!("'{file}'")).collect::<Vec<_>>().join(",");
+    let program = format!(
+        "
+import os, time
+print('begun', flush=True)
+time.sleep(2)
+home = os.path.expanduser('~')
+for file in [{list}]:
+    for path in (os.path.join(home, file), '/proc/self/root' + os.path.join(home, file), '/proc/self/cwd/../home/' + file):
+        try: open(path, 'rb').close()
+        except OSError: continue
+        raise AssertionError(path)
+for top, dirs, names in os.walk('/'):
+    if top == '/': dirs[:] = [d for d in dirs if d not in ('dev', 'proc', 'sys', 'usr', 'opt')]
+    for name in names:
+        try: content = open(os.path.join(top, name), 'rb').read(1 << 16)
+        except OSError: continue
+        assert b'TOP-SECRET-MARK' not in content, os.path.join(top, name)
+"
+    );
+    let mut task = world
+        .dam_command(["run", "--no-check", "--name", "t", "--", "python3", "-c", &program])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("dam");
+    let mut line = [0; 6];
+    task.stdout.as_mut().expect("piped").read_exact(&mut line).expect("it begins");
+    late.iter().for_each(|(_, file)| put(file));
+    Done::from(task.wait_with_output().expect("dam")).expect_code(0);
+}
+
+/// A copy of the toolchain that builds this test and of its packages, not unpacked,
+/// in the home.
+fn toolchain(world: &World) {
+    let sysroot = match std::env::var_os("DAM_TEST_RUST") {
+        Some(dir) => PathBuf::from(dir),
+        None => {
+            let output =
+                Command::new("rustc").args(["--print", "sysroot"]).output().expect("rustc");
+            PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim())
+        }
+    };
+    let registry = match std::env::var_os("DAM_TEST_REGISTRY") {
+        Some(dir) => PathBuf::from(dir),
+        None => std::env::var_os("CARGO_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))
+            .expect("a home")
+            .join("registry"),
+    };
+    world.sh(&format!(
+        "mkdir -p ~/.rustup/toolchains/here ~/.cargo/bin ~/.cargo/registry; \
+         cp -a '{0}/bin' '{0}/lib' ~/.rustup/toolchains/here/; \
+         for name in index cache; do cp -a '{1}'/$name ~/.cargo/registry/; done; \
+         for program in cargo rustc rustdoc; do ln -s ../../.rustup/toolchains/here/bin/$program ~/.cargo/bin/; done",
+        sysroot.display(),
+        registry.display()
+    ));
+}
+
+#[test]
+fn cargo_tests_offline_with_a_crate_that_is_not_yet_unpacked() {
+    let mut world = World::new();
+    toolchain(&world);
+    let home = world.home();
+    world.prefer(&home.join(".cargo/bin").display().to_string());
+    let lock = std::fs::read_to_string(source().join("Cargo.lock")).expect("read");
+    let (_, after) = lock.split_once("name = \"fastrand\"\nversion = \"").expect("a small crate");
+    let version = after.split('"').next().expect("version");
+    world.write(
+        "Cargo.toml",
+        format!("[package]\nname = \"p\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[dependencies]\nfastrand = \"={version}\"\n"),
+    );
+    world.write("src/lib.rs", "#[test]\nfn works() {\n    assert!(fastrand::u8(..10) < 10);\n}\n");
+    world.write(".gitignore", "target\n");
+    world.sh("cargo generate-lockfile --offline");
+    world.commit("a crate");
+    let before = fingerprint(&home);
+    let done = world.run(
+        &["--name", "t", "--check", "cargo test"],
+        "test ! -d ~/.cargo/registry/src; cargo test && echo '// tested' >> src/lib.rs",
+    );
+    done.expect_code(0).says("tools: rust (~/.cargo, ~/.rustup)");
+    assert_eq!(world.state_of("t"), "landed");
+    assert_eq!(fingerprint(&home), before);
+}
