@@ -11,6 +11,9 @@ use toml::{Table, Value};
 use crate::Error;
 use crate::request::{Check, Level};
 
+/// Most that `check.retry` can say.
+const MOST_RETRIES: i64 = 9;
+
 /// The file's name, at the top of the repository.
 pub const FILE: &str = "cofferdam.toml";
 
@@ -25,6 +28,8 @@ pub struct RepoConfig {
     pub timeout: Option<Duration>,
     /// `[[check]]`, in order.
     pub checks: Vec<Check>,
+    /// `[land] protect`: patterns of paths that a task may not change.
+    pub protect: Vec<String>,
 }
 
 impl RepoConfig {
@@ -52,7 +57,7 @@ impl RepoConfig {
     /// What is wrong, in words.
     pub fn parse(text: &str) -> Result<RepoConfig, String> {
         let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-        known(&table, "", &["version", "task", "check"])?;
+        known(&table, "", &["version", "task", "check", "land"])?;
         match table.get("version") {
             None | Some(Value::Integer(1)) => {}
             Some(other) => {
@@ -80,7 +85,8 @@ impl RepoConfig {
             for (number, check) in checks.iter().enumerate() {
                 let check =
                     check.as_table().ok_or("`check` must be a list of tables, `[[check]]`")?;
-                known(check, "check.", &["name", "run", "timeout"])?;
+                let keys = ["name", "run", "timeout", "pinned", "retry", "clean"];
+                known(check, "check.", &keys)?;
                 let run = text_of(check, "check.", "run")?.ok_or("a `[[check]]` lacks `run`")?;
                 if run.trim().is_empty() {
                     return Err("`check.run` is empty: it would always pass".into());
@@ -88,10 +94,30 @@ impl RepoConfig {
                 let name = text_of(check, "check.", "name")?;
                 config.checks.push(Check {
                     name: name.map_or_else(|| format!("check {}", number + 1), str::to_owned),
-                    run: run.to_owned(),
                     timeout: duration_of(check, "check.", "timeout")?,
+                    pinned: texts_of(check, "check.", "pinned")?,
+                    retry: match check.get("retry") {
+                        None => 0,
+                        Some(Value::Integer(times @ 0..=MOST_RETRIES)) => *times as u32,
+                        Some(_) => {
+                            return Err(format!(
+                                "`check.retry` must be a number from 0 to {MOST_RETRIES}"
+                            ));
+                        }
+                    },
+                    clean: match check.get("clean") {
+                        None => false,
+                        Some(Value::Boolean(clean)) => *clean,
+                        Some(_) => return Err("`check.clean` must be `true` or `false`".into()),
+                    },
+                    ..Check::new(run)
                 });
             }
+        }
+        if let Some(land) = table.get("land") {
+            let land = land.as_table().ok_or("`land` must be a table, `[land]`")?;
+            known(land, "land.", &["protect"])?;
+            config.protect = texts_of(land, "land.", "protect")?;
         }
         Ok(config)
     }
@@ -123,6 +149,13 @@ fn text_of<'a>(table: &'a Table, prefix: &str, key: &str) -> Result<Option<&'a s
         Some(Value::String(text)) => Ok(Some(text)),
         Some(other) => Err(format!("`{prefix}{key}` must be text, not {}", other.type_str())),
     }
+}
+
+fn texts_of(table: &Table, prefix: &str, key: &str) -> Result<Vec<String>, String> {
+    let wrong = || format!("`{prefix}{key}` must be a list of texts");
+    let Some(value) = table.get(key) else { return Ok(Vec::new()) };
+    let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
+    value.as_array().ok_or_else(wrong)?.iter().map(text).collect()
 }
 
 fn duration_of(table: &Table, prefix: &str, key: &str) -> Result<Option<Duration>, String> {

@@ -76,6 +76,15 @@ pub struct Facts {
     /// What the checks said last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<CheckReport>,
+    /// Changed files that decide what a check says, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub check_changes: Vec<String>,
+    /// Whether a person allowed those.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub check_changes_allowed: bool,
+    /// Whether it was to land without any check.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_check: bool,
     /// The target's tip when the landing was decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub landed_on: Option<CommitId>,

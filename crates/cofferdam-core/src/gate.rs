@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use cofferdam_git::gitdir::{self, TaskGit};
 use cofferdam_git::layer::LayerMaker;
-use cofferdam_git::{CommitId, TreeId};
+use cofferdam_git::{CommitId, TreeId, merge};
 use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
 use cofferdam_sandbox::{Network, Wall};
 use sha2::{Digest, Sha256};
@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 use crate::context::{Context, Told, What};
 use crate::error::IoContext;
 use crate::job::Job;
+use crate::judge_files::JudgeFiles;
 use crate::receipt::CheckReport;
 use crate::report::Event;
 use crate::request::Check;
@@ -65,38 +66,75 @@ pub enum Judgement {
 ///
 /// # Errors
 /// When a context can't be made; that is not the candidate's fault.
-pub fn judge(
+pub(crate) fn judge(
     job: &mut Job<'_>,
     candidate: &Candidate,
+    files: &JudgeFiles,
     checks: &[Check],
 ) -> Result<Judgement, Error> {
     job.facts.checks.clear();
+    let first = files.pinned.as_ref().unwrap_or(candidate);
+    let judgement = judge_one(job, candidate, first, checks)?;
+    if judgement != Judgement::Passed || files.changed.is_empty() {
+        return Ok(judgement);
+    }
+    if !job.request.allow_check_changes {
+        return Ok(Judgement::NoVerdict(format!(
+            "it changes {}, which {} what a check says; `--allow-check-changes` lands it",
+            files.changed.join(", "),
+            if files.changed.len() == 1 { "decides" } else { "decide" },
+        )));
+    }
+    match files.pinned {
+        Some(_) => judge_one(job, candidate, candidate, checks),
+        None => Ok(Judgement::Passed),
+    }
+}
+
+/// As [`judge`], in contexts on `run_on`, which differs from the candidate in its
+/// pinned files.
+fn judge_one(
+    job: &mut Job<'_>,
+    candidate: &Candidate,
+    run_on: &Candidate,
+    checks: &[Check],
+) -> Result<Judgement, Error> {
     let environment = environment(job);
     let text = job.commit_text()?;
     let said = [text.name, text.mail, text.message];
     for (number, check) in checks.iter().enumerate() {
-        let key = verdict_key(candidate, &said, check, &environment);
-        let report = match job.dam.ledger.verdict(&key)? {
-            Some(row) if row.outcome == Outcome::Passed => CheckReport {
-                name: check.name.clone(),
-                run: check.run.clone(),
-                outcome: row.outcome.to_string(),
-                took_ms: u64::try_from(row.took_ms).unwrap_or(0),
-                cached: true,
-                tree: candidate.tree.to_string(),
-                key,
-            },
-            _ => match run_check(job, candidate, check, number, key)? {
+        let key = verdict_key(run_on, &said, check, &environment);
+        let mut report = match job.dam.ledger.verdict(&key)? {
+            Some(row) if row.outcome.passed() => cached(check, &row, key),
+            _ => match run_check(job, run_on, check, number, key)? {
                 Some(report) => report,
                 None => return Ok(Judgement::Interrupted),
             },
         };
+        let failed = [Outcome::Failed, Outcome::TimedOut].map(|outcome| outcome.to_string());
+        if failed.contains(&report.outcome) {
+            match fails_on_the_tip(job, &candidate.tip, check, number, &environment)? {
+                None => return Ok(Judgement::Interrupted),
+                Some(true) => report.outcome = Outcome::BaselineBroken.to_string(),
+                Some(false) => {}
+            }
+        }
+        // Of what lands, whatever pinned files it ran with.
+        report.tree = candidate.tree.to_string();
+        report.pinned = run_on != candidate;
         job.facts.checks.push(report.clone());
         job.reporter.report(Event::Check(report.clone()));
         match Outcome::parse(&report.outcome) {
             Some(Outcome::Passed | Outcome::FlakyPassed) => {}
             Some(Outcome::Failed) => {
                 return Ok(Judgement::Rejected(format!("check `{}` failed", check.name)));
+            }
+            Some(Outcome::BaselineBroken) => {
+                return Ok(Judgement::NoVerdict(format!(
+                    "check `{}` fails on `{}` itself, so it says nothing about the change",
+                    check.name,
+                    job.target()
+                )));
             }
             Some(Outcome::TimedOut) => {
                 return Ok(Judgement::Rejected(format!("check `{}` took too long", check.name)));
@@ -112,7 +150,43 @@ pub fn judge(
     Ok(Judgement::Passed)
 }
 
-/// Runs one check in a fresh context; `None` when a person ended it.
+fn cached(check: &Check, row: &VerdictRow, key: String) -> CheckReport {
+    CheckReport {
+        name: check.name.clone(),
+        run: check.run.clone(),
+        outcome: row.outcome.to_string(),
+        took_ms: u64::try_from(row.took_ms).unwrap_or(0),
+        cached: true,
+        pinned: false,
+        tree: row.tree.clone(),
+        key,
+    }
+}
+
+/// Whether a check that failed fails on the target's tip as well: then nobody is to
+/// blame. `None` when a person ended it.
+fn fails_on_the_tip(
+    job: &mut Job<'_>,
+    tip: &CommitId,
+    check: &Check,
+    number: usize,
+    environment: &str,
+) -> Result<Option<bool>, Error> {
+    let tree = merge::tree_of(&job.store, tip)?;
+    let tip = Candidate { tip: tip.clone(), commit: tip.clone(), tree };
+    let key = verdict_key(&tip, &[], check, environment);
+    let outcome = match job.dam.ledger.verdict(&key)? {
+        Some(row) => row.outcome,
+        None => match run_check(job, &tip, check, number, key)? {
+            Some(report) => Outcome::parse(&report.outcome).unwrap_or(Outcome::Error),
+            None => return Ok(None),
+        },
+    };
+    Ok(Some(!outcome.passed()))
+}
+
+/// Runs one check to its verdict, again when it may fail by chance; `None` when a
+/// person ended it.
 fn run_check(
     job: &mut Job<'_>,
     candidate: &Candidate,
@@ -121,6 +195,36 @@ fn run_check(
     key: String,
 ) -> Result<Option<CheckReport>, Error> {
     let begun = Instant::now();
+    let mut outcome = Outcome::Error;
+    for round in 0..=check.retry {
+        let Some(said) = run_once(job, candidate, check, number)? else { return Ok(None) };
+        outcome = if round > 0 && said == Outcome::Passed { Outcome::FlakyPassed } else { said };
+        if outcome != Outcome::Failed {
+            break;
+        }
+    }
+    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let row = VerdictRow {
+        key: key.clone(),
+        tree: candidate.tree.to_string(),
+        check: check.name.clone(),
+        outcome,
+        task: job.id.clone(),
+        at_ms: now_ms(),
+        took_ms: i64::try_from(took_ms).unwrap_or(i64::MAX),
+        detail: serde_json::json!({ "run": check.run }),
+    };
+    job.dam.ledger.record_verdict(&row, Durability::Normal)?;
+    Ok(Some(CheckReport { cached: false, ..cached(check, &row, key) }))
+}
+
+/// Runs one check once in a fresh context; `None` when a person ended it.
+fn run_once(
+    job: &mut Job<'_>,
+    candidate: &Candidate,
+    check: &Check,
+    number: usize,
+) -> Result<Option<Outcome>, Error> {
     // Both go on while layer and context are made.
     let starter = boundary::of_level(job.request.level)?.start()?;
     let refs = gitdir::list_refs(&job.repo)?;
@@ -190,30 +294,7 @@ fn run_check(
         let text = tail(&log)?;
         job.reporter.report(Event::CheckLog { name: check.name.clone(), text });
     }
-    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let report = CheckReport {
-        name: check.name.clone(),
-        run: check.run.clone(),
-        outcome: outcome.to_string(),
-        took_ms,
-        cached: false,
-        tree: candidate.tree.to_string(),
-        key,
-    };
-    job.dam.ledger.record_verdict(
-        &VerdictRow {
-            key: report.key.clone(),
-            tree: report.tree.clone(),
-            check: report.name.clone(),
-            outcome,
-            task: job.id.clone(),
-            at_ms: now_ms(),
-            took_ms: i64::try_from(took_ms).unwrap_or(i64::MAX),
-            detail: serde_json::json!({ "run": check.run }),
-        },
-        Durability::Normal,
-    )?;
-    Ok(Some(report))
+    Ok(Some(outcome))
 }
 
 /// The last lines that a check printed.
@@ -234,7 +315,7 @@ fn tail(log: &std::path::Path) -> Result<String, Error> {
 /// the tip it lies on.
 fn verdict_key(candidate: &Candidate, said: &[String], check: &Check, environment: &str) -> String {
     let parts = serde_json::json!({
-        "version": 1,
+        "version": 2,
         "tree": candidate.tree,
         "tip": candidate.tip,
         "commit": said,

@@ -26,10 +26,11 @@ use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::gate::{self, Candidate, Judgement};
 use crate::job::Job;
+use crate::judge_files::JudgeFiles;
 use crate::report::Event;
 use crate::request::Check;
 use crate::target::{Change, PublishError, TargetRef};
-use crate::{Error, reconcile};
+use crate::{Error, judge_files, reconcile};
 
 /// How often a target that somebody else moved is tried again.
 const TRIES: u32 = 5;
@@ -57,11 +58,11 @@ pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
     };
     job.advance(State::Verifying, None)?;
     for _ in 0..TRIES {
-        let Some((candidate, checks)) = candidate(job)? else { return Ok(()) };
+        let Some((candidate, checks, files)) = candidate(job)? else { return Ok(()) };
         if job.interrupted() {
             return job.end(State::Cancelled, "interrupted");
         }
-        if !verify(job, &candidate, &checks)? {
+        if !verify(job, &candidate, &files, &checks)? {
             return Ok(());
         }
         if !publish {
@@ -128,8 +129,8 @@ fn lock_name(repo: &str, name: &str) -> String {
     text
 }
 
-/// The candidate and its checks; `None` when the task has ended instead.
-fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>)>, Error> {
+/// The candidate, its checks, and what it does to their files; `None` when the task has ended instead.
+fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFiles)>, Error> {
     let begun = Instant::now();
     let base = Facts::need("base", job.facts.base.as_ref())?.clone();
     let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
@@ -188,8 +189,20 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>)>, Error
     if job.request.no_check {
         checks.clear();
     }
+    let candidate = Candidate { tip, commit, tree };
+    let differences = judge_files::differences(&job.store, &tip_tree, &candidate)?;
+    let protected = judge_files::protected(&differences, &config.protect);
+    if !protected.is_empty() {
+        let why = format!("`cofferdam.toml` protects {}", shown(&protected));
+        job.end(State::Rejected, &why)?;
+        return Ok(None);
+    }
+    let files = judge_files::look(job, &candidate, &tip_tree, &differences, &checks)?;
+    job.facts.check_changes = files.changed.clone();
+    job.facts.check_changes_allowed = job.request.allow_check_changes;
+    job.facts.no_check = job.request.no_check;
     job.took("candidate", begun);
-    Ok(Some((Candidate { tip, commit, tree }, checks)))
+    Ok(Some((candidate, checks, files)))
 }
 
 fn shown(paths: &[String]) -> String {
@@ -203,7 +216,12 @@ fn shown(paths: &[String]) -> String {
 }
 
 /// Whether the candidate may land; the task has ended when not.
-fn verify(job: &mut Job<'_>, candidate: &Candidate, checks: &[Check]) -> Result<bool, Error> {
+fn verify(
+    job: &mut Job<'_>,
+    candidate: &Candidate,
+    files: &JudgeFiles,
+    checks: &[Check],
+) -> Result<bool, Error> {
     let begun = Instant::now();
     if checks.is_empty() && !job.request.no_check {
         job.end(
@@ -212,7 +230,7 @@ fn verify(job: &mut Job<'_>, candidate: &Candidate, checks: &[Check]) -> Result<
         )?;
         return Ok(false);
     }
-    match gate::judge(job, candidate, checks)? {
+    match gate::judge(job, candidate, files, checks)? {
         Judgement::Passed => {
             let text = match checks {
                 [] => "no check, as asked".to_owned(),

@@ -25,6 +25,7 @@ pub mod facts;
 pub mod gate;
 pub mod harvest;
 mod job;
+mod judge_files;
 pub mod land;
 mod log;
 mod look;

@@ -38,12 +38,16 @@ pub struct CheckReport {
     pub name: String,
     /// Its command.
     pub run: String,
-    /// `passed`, `failed`, `error` or `timed-out`.
+    /// `passed`, `flaky-passed`, `failed`, `error`, `timed-out`, or `baseline-broken`
+    /// when the target itself fails it.
     pub outcome: String,
     /// How long it took, in milliseconds.
     pub took_ms: u64,
     /// Whether an earlier verdict on the same candidate was used.
     pub cached: bool,
+    /// Whether it ran with pinned files of the target in place of changed ones.
+    #[serde(default)]
+    pub pinned: bool,
     /// The tree that was checked.
     pub tree: String,
     /// The verdict's key in the ledger.
@@ -54,7 +58,7 @@ impl CheckReport {
     /// Whether the check lets the candidate through.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.outcome == Outcome::Passed.as_str() || self.outcome == Outcome::FlakyPassed.as_str()
+        Outcome::parse(&self.outcome).is_some_and(Outcome::passed)
     }
 }
 
@@ -118,6 +122,10 @@ pub struct Receipt {
     pub checks: Vec<CheckReport>,
     /// Whether the task was to land without any check.
     pub no_check: bool,
+    /// Changed files that decide what a check says.
+    pub check_changes: Vec<String>,
+    /// Whether a person allowed those.
+    pub check_changes_allowed: bool,
     /// The tip that it landed on.
     pub landed_on: Option<String>,
     /// The landed commit.
@@ -177,7 +185,9 @@ impl Receipt {
             paths: facts.paths.iter().map(PathReport::from).collect(),
             left_out: facts.left_out,
             checks: facts.checks,
-            no_check: request.no_check,
+            no_check: facts.no_check || request.no_check,
+            check_changes: facts.check_changes,
+            check_changes_allowed: facts.check_changes_allowed,
             landed_on: facts.landed_on.as_ref().map(ToString::to_string),
             landed: facts.landed.as_ref().map(ToString::to_string),
             isolation: facts.isolation,

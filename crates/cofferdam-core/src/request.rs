@@ -52,6 +52,36 @@ pub struct Check {
     /// How long it may take.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "duration")]
     pub timeout: Option<Duration>,
+    /// Patterns of paths that are those of the target's tip when it runs, beside the
+    /// files that its command names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pinned: Vec<String>,
+    /// How often it is tried again when it fails, for a check that fails by chance.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retry: u32,
+    /// Whether it never uses a cache. None does yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clean: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl Check {
+    /// A check that says no more than its command.
+    #[must_use]
+    pub fn new(run: &str) -> Check {
+        Check {
+            name: run.to_owned(),
+            run: run.to_owned(),
+            timeout: None,
+            pinned: Vec::new(),
+            retry: 0,
+            clean: false,
+        }
+    }
 }
 
 /// One task as it was asked for. Kept in the ledger, except for the values of
@@ -93,6 +123,10 @@ pub struct Request {
     pub message: Option<String>,
     /// Whether to land when everything is well.
     pub land: bool,
+    /// Land a change to files that decide what a check says, if the checks pass with
+    /// those of the target and with the changed ones.
+    #[serde(default)]
+    pub allow_check_changes: bool,
     /// Keep the context in any case.
     pub keep: bool,
     /// No writable files in the repository.

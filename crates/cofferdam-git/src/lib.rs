@@ -26,6 +26,7 @@ mod index;
 pub mod layer;
 pub mod merge;
 mod oid;
+pub mod pattern;
 pub mod publish;
 pub mod remote;
 mod repo;

@@ -8,7 +8,8 @@ use std::path::Path;
 
 use crate::attributes::{self, AttributesDir};
 use crate::harvest::CommitText;
-use crate::{CommitId, GitCommand, GitError, Oid, Store, TreeId, layer};
+use crate::layer::Difference;
+use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Store, TreeId, layer};
 
 /// What merging gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +86,72 @@ fn tip_attributes(
         }
     }
     Ok(())
+}
+
+/// `tree`, but with each of these paths as it was before the difference. `scratch` is
+/// an existing directory of ours.
+///
+/// # Errors
+/// [`GitError`].
+pub fn undone<'a>(
+    store: &Store,
+    tree: &TreeId,
+    differences: impl IntoIterator<Item = &'a Difference>,
+    scratch: &Path,
+) -> Result<TreeId, GitError> {
+    let index = scratch.join("undone-index");
+    let git = || store.git().env("GIT_INDEX_FILE", &index);
+    git().args(["read-tree", tree.as_str()]).run()?;
+    let (mut gone, mut back) = (Vec::new(), Vec::new());
+    for difference in differences {
+        let Difference { old_mode, old, path, .. } = difference;
+        gone.extend(format!("0 {}\t", "0".repeat(old.as_str().len())).into_bytes());
+        gone.extend([path.as_slice(), b"\0"].concat());
+        if *old_mode != 0 {
+            back.extend(format!("{old_mode:o} {old}\t").into_bytes());
+            back.extend([path.as_slice(), b"\0"].concat());
+        }
+    }
+    // What is in the way goes first: a file in a directory's place, or the reverse.
+    let input = [gone, back].concat();
+    git().args(["update-index", "-z", "--index-info"]).input(input).run()?;
+    let tree = git().args(["write-tree"]).oid();
+    std::fs::remove_file(&index).at("remove", &index)?;
+    Ok(TreeId(tree?))
+}
+
+/// The file or link at each of these paths in a tree: mode and object.
+///
+/// # Errors
+/// [`GitError`].
+pub fn entries(
+    store: &Store,
+    tree: &TreeId,
+    paths: &[Vec<u8>],
+) -> Result<Vec<(Vec<u8>, u32, Oid)>, GitError> {
+    use std::os::unix::ffi::OsStrExt;
+    let paths = paths.iter().map(|path| std::ffi::OsStr::from_bytes(path));
+    let done = store
+        .git()
+        .env("GIT_LITERAL_PATHSPECS", "1")
+        .args(["ls-tree", "-z", tree.as_str(), "--"])
+        .args(paths)
+        .finish()?;
+    if !done.status.success() {
+        return Err(done.failed());
+    }
+    let parse = |line: &[u8]| {
+        let at = line.iter().position(|byte| *byte == b'\t')?;
+        let mut parts = std::str::from_utf8(&line[..at]).ok()?.split(' ');
+        let mode = u32::from_str_radix(parts.next()?, 8).ok()?;
+        let oid = Oid::parse(parts.nth(1)?)?;
+        Some((line[at + 1..].to_vec(), mode, oid))
+    };
+    let lines = done.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty());
+    match lines.map(parse).collect() {
+        Some(entries) => Ok(entries),
+        None => Err(done.unexpected()),
+    }
 }
 
 /// A commit that only gives a merge its base: by nobody, at no time.

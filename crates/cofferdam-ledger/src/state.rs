@@ -195,6 +195,14 @@ words! {
     }
 }
 
+impl Outcome {
+    /// Whether the check lets the candidate through.
+    #[must_use]
+    pub const fn passed(self) -> bool {
+        matches!(self, Self::Passed | Self::FlakyPassed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -146,8 +146,12 @@ fn ours(step: &'static str, source: io::Error) -> SandboxError {
 
 fn receive(status: &mut BufReader<UnixStream>) -> io::Result<Option<Message>> {
     let mut line = Vec::new();
-    if status.read_until(b'\n', &mut line)? == 0 {
-        return Ok(None);
+    match status.read_until(b'\n', &mut line) {
+        Ok(0) => return Ok(None),
+        Ok(_) => {}
+        // What ended with something unread from us resets the connection.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+        Err(error) => return Err(error),
     }
     serde_json::from_slice(&line).map(Some).map_err(io::Error::other)
 }

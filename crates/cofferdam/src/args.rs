@@ -146,6 +146,10 @@ pub struct Run {
     /// The landed commit's message.
     #[arg(short, long)]
     pub message: Option<String>,
+    /// Land changes to files that decide what a check says: checks run with those of
+    /// the target and with the changed ones, and both must pass.
+    #[arg(long)]
+    pub allow_check_changes: bool,
     /// Land when everything is well (the default).
     #[arg(long, overrides_with = "no_land")]
     pub land: bool,
@@ -235,6 +239,10 @@ pub struct Land {
     /// Land without any check.
     #[arg(long, conflicts_with = "checks")]
     pub no_check: bool,
+    /// Land changes to files that decide what a check says: checks run with those of
+    /// the target and with the changed ones, and both must pass.
+    #[arg(long)]
+    pub allow_check_changes: bool,
 }
 
 /// Collect what is no longer needed.

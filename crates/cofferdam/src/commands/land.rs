@@ -15,6 +15,7 @@ pub fn land(args: Land, format: Format) -> Result<ExitCode, Error> {
     let renderer = Renderer::new(format);
     let change = |request: &mut cofferdam_core::request::Request| {
         request.checks.extend(more);
+        request.allow_check_changes |= args.allow_check_changes;
         request.no_check = args.no_check || (request.no_check && args.checks.is_empty());
     };
     let receipt = task::land_again(&mut dam, &args.name, change, control, &renderer)?;

@@ -90,6 +90,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         name,
         message: args.message.filter(|message| !message.trim().is_empty()),
         land: !args.no_land,
+        allow_check_changes: args.allow_check_changes,
         keep: args.keep,
         read_only: args.read_only,
         level: args.level,
@@ -101,8 +102,7 @@ pub fn checks(commands: &[String]) -> Result<Vec<Check>, Error> {
     if commands.iter().any(|run| run.trim().is_empty()) {
         return Err(usage("`--check` is empty: it would always pass".into()));
     }
-    let check = |run: &String| Check { name: run.clone(), run: run.clone(), timeout: None };
-    Ok(commands.iter().map(check).collect())
+    Ok(commands.iter().map(|run| Check::new(run)).collect())
 }
 
 /// A path to be carried, relative to the top of the repository that `dir` is in.

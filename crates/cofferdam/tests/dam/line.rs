@@ -255,6 +255,7 @@ fn a_remote_that_can_not_be_reached_is_said_before_anything_begins() {
 #[test]
 fn a_check_that_looks_at_the_commit_is_asked_again_for_another_one() {
     let world = World::new();
+    world.git(["commit", "--quiet", "--amend", "--message", "a good first"]);
     let check = "git log -1 --format=%s | grep -q good";
     world.run(&["--no-land", "--check", check, "-m", "good"], "echo h > h").expect_code(8);
     world.run(&["--check", check, "-m", "evil"], "echo h > h").expect_code(3);

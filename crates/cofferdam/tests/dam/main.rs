@@ -9,6 +9,7 @@ mod docs;
 mod follow;
 mod harvest;
 mod isolation;
+mod judge;
 mod line;
 mod parallel;
 mod signals;

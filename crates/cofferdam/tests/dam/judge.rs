@@ -1,0 +1,205 @@
+//! The judge can't be edited: a change to what decides over it never lands by itself.
+
+use crate::support::World;
+
+/// A world with `ci`, which refuses `bad` in `a.txt`, and these files besides.
+fn with(files: &[(&str, &str)]) -> World {
+    let world = World::new();
+    for (path, text) in files {
+        world.write(path, text);
+    }
+    if !files.is_empty() {
+        world.commit("files");
+    }
+    world
+}
+
+fn tip(world: &World) -> String {
+    world.git(["rev-parse", "main"])
+}
+
+/// The task ends `ready`, says this, and nothing has landed.
+#[track_caller]
+fn waits(world: &World, options: &[&str], script: &str, words: &str) {
+    let before = tip(world);
+    world.run(&[options, &["--name", "t"]].concat(), script).expect_code(8).says(words);
+    assert_eq!((world.state_of("t"), tip(world)), ("ready".into(), before));
+}
+
+#[test]
+fn a_check_that_the_change_makes_pass_is_the_targets() {
+    let world = with(&[]);
+    let before = tip(&world);
+    let done = world.run(
+        &["--check", "./ci", "--name", "t"],
+        "echo bad > a.txt; printf '#!/bin/sh\\nexit 0\\n' > ci",
+    );
+    done.expect_code(3).says("check `./ci` failed");
+    assert_eq!((world.state_of("t"), tip(&world)), ("rejected".into(), before));
+    let check = &world.task("t")["checks"][0];
+    assert_eq!((&check["outcome"], &check["pinned"]), (&"failed".into(), &true.into()));
+}
+
+#[test]
+fn a_pinned_file_is_found_however_the_command_names_it() {
+    for (check, path) in [
+        ("sh ./ci", "ci"),
+        ("cd src && ./check", "src/check"),
+        ("sh -c \"exec 'src/check'\"", "src/check"),
+        ("./link", "src/check"),
+        ("test -x src/check&&src/check", "src/check"),
+    ] {
+        let world = World::new();
+        world.script("src/check", "cd \"$(git rev-parse --show-toplevel)\"; ! grep -q bad a.txt");
+        world.sh("ln -s src/check link");
+        world.commit("checks");
+        let script = format!("echo bad > a.txt; printf '#!/bin/sh\\nexit 0\\n' > {path}");
+        world.run(&["--check", check, "--name", "t"], &script).expect_code(3);
+        // A link, a directory or nothing in its place is no way round.
+        let script = format!(
+            "echo bad > a.txt; echo > ok; chmod +x ok; rm {path}; ln -s $(realpath --relative-to=$(dirname {path}) ok) {path}"
+        );
+        world.run(&["--check", check, "--name", "u"], &script).expect_code(3);
+        let script = format!("echo good > a.txt; rm {path}; mkdir {path}; echo 1 > {path}/x");
+        let done = world.run(&["--check", check, "--name", "v"], &script);
+        done.expect_code(8).says("`--allow-check-changes` lands it").says(path);
+    }
+}
+
+#[test]
+fn what_a_repository_pins_is_the_targets() {
+    let world = with(&[
+        (
+            "cofferdam.toml",
+            "[[check]]\nname = \"all\"\nrun = \"sh gate/run\"\npinned = [\"gate/**\"]\n",
+        ),
+        ("gate/run", ". gate/lib; check\n"),
+        ("gate/lib", "check() { test ! -e gate/skip && ! grep -q bad a.txt; }\n"),
+    ]);
+    world
+        .run(&["--name", "t"], "echo bad > a.txt; echo 'check() { true; }' > gate/lib")
+        .expect_code(3);
+    // A new file where files are pinned is not there either.
+    world
+        .run(&["--name", "u"], "echo good > a.txt; echo 1 > gate/skip")
+        .expect_code(8)
+        .says("`gate/skip`");
+    let check = &world.task("u")["checks"][0];
+    assert_eq!((&check["outcome"], &check["pinned"]), (&"passed".into(), &true.into()));
+}
+
+#[test]
+fn what_a_runner_obeys_is_named_and_waits() {
+    let python = "python3 -c 'import conftest' 2>/dev/null || ! grep -q bad a.txt";
+    for (script, words) in [
+        (
+            "mkdir -p .cargo; printf '[target.x86_64-unknown-linux-gnu]\\nrunner = \"true\"\\n' > .cargo/config.toml",
+            "`.cargo/config.toml`, which decides what a check says",
+        ),
+        ("echo 'raise SystemExit(0)' > conftest.py", "`conftest.py`, which decides"),
+        ("mkdir -p sub; echo x > sub/Makefile", "`sub/Makefile`"),
+        (
+            "mkdir -p .github/workflows; echo x > .github/workflows/ci.yml; echo > build.rs",
+            "which decide what",
+        ),
+        ("echo 'version = 1' > cofferdam.toml", "`cofferdam.toml`"),
+    ] {
+        waits(&with(&[]), &["--check", python], &format!("echo good > a.txt; {script}"), words);
+    }
+}
+
+#[test]
+fn of_some_files_only_a_part_counts() {
+    let package = "{\"scripts\": {\"test\": \"sh ci\"}, \"dependencies\": {}}\n";
+    let world = with(&[("package.json", package), ("pyproject.toml", "[project]\nname = \"p\"\n")]);
+    let more = "sed -i 's/\"dependencies\": {}/\"dependencies\": {\"x\": \"1\"}/' package.json; \
+                echo 'version = \"1\"' >> pyproject.toml";
+    world.run(&["--check", "./ci", "--name", "dependency"], more).expect_code(0);
+    assert_eq!(world.state_of("dependency"), "landed");
+    let script = "sed -i 's/sh ci/true/' package.json";
+    waits(&world, &["--check", "./ci"], script, "`package.json` (`scripts`), which decides");
+    let world = with(&[("package.json", package)]);
+    waits(&world, &["--check", "./ci"], "echo '{' > package.json", "`package.json`, which");
+    let world = with(&[("pyproject.toml", "[project]\nname = \"p\"\n")]);
+    let script =
+        "printf '[tool.pytest.ini_options]\\naddopts = \"-k nothing\"\\n' >> pyproject.toml";
+    waits(&world, &["--check", "./ci"], script, "`pyproject.toml` (`tool.pytest`), which decides");
+}
+
+#[test]
+fn a_person_allows_it_and_checks_run_both_ways() {
+    let world = with(&[]);
+    let stricter = "printf '#!/bin/sh\\n! grep -q -e bad -e worse a.txt\\n' > ci";
+    world.run(&["--check", "./ci", "--name", "t"], stricter).expect_code(8);
+    world.dam(["land", "t", "--allow-check-changes"]).expect_code(0);
+    let task = world.task("t");
+    assert_eq!(task["check_changes"][0], "`ci`");
+    assert_eq!(task["check_changes_allowed"], true);
+    let pinned: Vec<_> =
+        task["checks"].as_array().expect("list").iter().map(|check| &check["pinned"]).collect();
+    assert_eq!(pinned, [true, false]);
+    // What passes only with the target's files, or only with the changed ones, does not land.
+    let options = ["--check", "./ci", "--allow-check-changes", "--name"];
+    let script = "printf '#!/bin/sh\\nexit 1\\n' > ci";
+    world.run(&[&options[..], &["u"]].concat(), script).expect_code(3);
+    let script = "echo worse > a.txt; printf '#!/bin/sh\\nexit 0\\n' > ci";
+    world.run(&[&options[..], &["v"]].concat(), script).expect_code(3);
+}
+
+#[test]
+fn protected_paths_are_not_changed_at_all() {
+    let world = with(&[
+        ("cofferdam.toml", "[land]\nprotect = [\"cofferdam.toml\", \"docs\"]\n"),
+        ("docs/a", "1\n"),
+    ]);
+    for options in [&["--no-check"][..], &["--check", "./ci", "--allow-check-changes"]] {
+        let options = [options, &["--name", "t"]].concat();
+        let done = world.run(&options, "echo 2 > docs/a; rm cofferdam.toml");
+        done.expect_code(3).says("protects `cofferdam.toml`, `docs/a`");
+        world.dam(["drop", "t"]).expect_code(0);
+    }
+}
+
+#[test]
+fn a_target_that_fails_its_check_blames_nobody() {
+    let world = with(&[("a.txt", "bad\n")]);
+    waits(&world, &["--check", "./ci"], "echo 2 > src/b.txt", "fails on `main` itself");
+    assert_eq!(world.task("t")["checks"][0]["outcome"], "baseline-broken");
+    // What mends it lands.
+    world.run(&["--check", "./ci", "--name", "mend"], "echo good > a.txt").expect_code(0);
+    // Then the change is to blame.
+    world.run(&["--check", "./ci", "--name", "u"], "echo bad > a.txt").expect_code(3);
+}
+
+#[test]
+fn a_check_that_fails_by_chance_is_tried_again_and_says_so() {
+    // It fails on each first run: what it remembers is in a tool home, which is its own.
+    let world = with(&[(
+        "cofferdam.toml",
+        "[[check]]\nname = \"odd\"\nrun = \"test $(($(date +%s%N) / 1000000 % 2)) = 0\"\nretry = 9\n",
+    )]);
+    let mut seen = Vec::new();
+    for number in 0..20 {
+        let name = format!("t{number}");
+        world.run(&["--name", &name], &format!("echo {number} > a.txt"));
+        let task = world.task(&name);
+        seen.push(task["checks"][0]["outcome"].as_str().expect("outcome").to_owned());
+        if seen.last().is_some_and(|last| last == "flaky-passed") {
+            assert_eq!(task["state"], "landed");
+            return;
+        }
+    }
+    panic!("twenty tosses of a coin, each tried ten times: {seen:?}");
+}
+
+#[test]
+fn values_of_a_check_are_looked_at() {
+    for (text, words) in [
+        ("[[check]]\nrun = \"true\"\nretry = 99\n", "`check.retry` must be a number from 0 to 9"),
+        ("[[check]]\nrun = \"true\"\npinned = \"ci\"\n", "`check.pinned` must be a list of texts"),
+        ("[[check]]\nrun = \"true\"\nclean = 1\n", "`check.clean` must be `true` or `false`"),
+        ("[land]\nprotects = []\n", "did you mean `land.protect`?"),
+    ] {
+        with(&[("cofferdam.toml", text)]).run(&[], "true").expect_code(2).says(words);
+    }
+}
