@@ -13,6 +13,7 @@ use cofferdam_sandbox::Ids;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::diagnose::Diagnosis;
 use crate::receipt::{CheckReport, Isolation};
 use crate::target::TargetRef;
 
@@ -54,6 +55,9 @@ pub struct Facts {
     /// The signal that ended the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// Why the command or a check failed, as far as the isolation is the cause.
+    /// Written when it is empty too: a key that is left out keeps its old value.
+    pub diagnosis: Vec<Diagnosis>,
     /// The change set's commit on the base.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<CommitId>,

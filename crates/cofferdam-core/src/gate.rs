@@ -24,6 +24,7 @@ use cofferdam_sandbox::{Network, Wall};
 use sha2::{Digest, Sha256};
 
 use crate::context::{Context, Told, What};
+use crate::diagnose::Role;
 use crate::error::IoContext;
 use crate::job::Job;
 use crate::judge_files::JudgeFiles;
@@ -31,7 +32,7 @@ use crate::receipt::CheckReport;
 use crate::report::Event;
 use crate::request::Check;
 use crate::supervise::{self, Ended, Plan};
-use crate::{Error, boundary, read_log};
+use crate::{Error, boundary, diagnose, read_log};
 
 /// How long a check may take that does not say. It holds the target's landing lock:
 /// one that hangs would keep everybody else from landing.
@@ -73,6 +74,7 @@ pub(crate) fn judge(
     checks: &[Check],
 ) -> Result<Judgement, Error> {
     job.facts.checks.clear();
+    job.facts.diagnosis.clear();
     let first = files.pinned.as_ref().unwrap_or(candidate);
     let judgement = judge_one(job, candidate, first, checks)?;
     if judgement != Judgement::Passed || files.changed.is_empty() {
@@ -288,6 +290,7 @@ fn run_once(
         Ended::Interrupted => return Ok(None),
         Ended::NotStarted(_) | Ended::Killed => Outcome::Error,
     };
+    job.diagnosed(diagnose::failure(job, &context, Role::Check, &plan, run.ended));
     // What the check left is nobody's work.
     job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &context.dir)?;
     if outcome != Outcome::Passed {

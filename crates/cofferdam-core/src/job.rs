@@ -14,6 +14,7 @@ use cofferdam_tree::{Lock, LockError};
 
 use crate::context::Place;
 use crate::control::Control;
+use crate::diagnose::Diagnosis;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::receipt::Receipt;
@@ -206,6 +207,14 @@ impl Job<'_> {
     pub(crate) fn note(&mut self) -> Result<(), Error> {
         self.dam.ledger.note(&self.id, self.facts.to_value(), Durability::Normal)?;
         Ok(())
+    }
+
+    /// Keeps why the command or a check failed, and tells it.
+    pub(crate) fn diagnosed(&mut self, diagnosis: Vec<Diagnosis>) {
+        for found in &diagnosis {
+            self.reporter.report(Event::Diagnosis(found.clone()));
+        }
+        self.facts.diagnosis = diagnosis;
     }
 
     pub(crate) fn took(&mut self, step: &str, begun: Instant) {

@@ -8,7 +8,7 @@
 //! with a line that says how much is missing.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -212,6 +212,31 @@ pub fn read_log(path: &Path, mut line: impl FnMut(LogLine)) -> Result<(), Error>
     Ok(())
 }
 
+/// The last lines of a log: those that begin in its last `most` bytes.
+///
+/// # Errors
+/// When it can't be read; a missing log is empty.
+pub(crate) fn read_tail(path: &Path, most: u64) -> Result<Vec<LogLine>, Error> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).at("read", path),
+    };
+    let size = file.metadata().at("read", path)?.len();
+    let mut reader = if size > most {
+        // One byte more: a line that begins just there is whole.
+        file.seek(SeekFrom::Start(size - most - 1)).at("read", path)?;
+        let mut reader = BufReader::new(file);
+        reader.skip_until(b'\n').at("read", path)?;
+        reader
+    } else {
+        BufReader::new(file)
+    };
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut reader, &mut bytes).at("read", path)?;
+    Ok(bytes.split(|byte| *byte == b'\n').filter_map(LogLine::parse).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,5 +277,20 @@ mod tests {
         assert_eq!(texts.iter().filter(|text| text.starts_with("cut ")).count(), 1);
         assert!(std::fs::metadata(&path).expect("meta").len() < 4200);
         assert_eq!(std::fs::read_dir(dir.path()).expect("dir").count(), 1);
+    }
+
+    #[test]
+    fn the_last_lines_are_read_whole() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("log");
+        assert_eq!(read_tail(&path, 100).expect("read"), []);
+        std::fs::write(&path, b"1 out a\n2 err b\xc3\n3 out c\n").expect("write");
+        let texts = |most| -> Vec<Vec<u8>> {
+            read_tail(&path, most).expect("read").into_iter().map(|line| line.text).collect()
+        };
+        assert_eq!(texts(8), [b"c"]);
+        assert_eq!(texts(16), [b"c"]);
+        assert_eq!(texts(17).len(), 2);
+        assert_eq!(texts(1000).len(), 3);
     }
 }

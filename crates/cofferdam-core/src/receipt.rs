@@ -5,6 +5,7 @@ use cofferdam_ledger::{Outcome, State, Task};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::diagnose::Diagnosis;
 use crate::facts::{ChangeCounts, Facts};
 use crate::request::{Level, Request};
 use crate::{Error, ExitCode};
@@ -136,6 +137,9 @@ pub struct Receipt {
     pub command_exit: Option<i32>,
     /// The signal that ended the command.
     pub command_signal: Option<i32>,
+    /// Why the command or a check failed, as far as the isolation is the cause.
+    #[serde(default)]
+    pub diagnosis: Vec<Diagnosis>,
     /// The steps it took.
     pub steps: Vec<StepReport>,
     /// When it was created, milliseconds since 1970.
@@ -193,6 +197,7 @@ impl Receipt {
             isolation: facts.isolation,
             command_exit: facts.exit_code,
             command_signal: facts.signal,
+            diagnosis: facts.diagnosis,
             steps: facts
                 .steps
                 .into_iter()

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::diagnose::Diagnosis;
 use crate::receipt::{CheckReport, Isolation};
 
 /// Something that happened. Printed as one line by `--format jsonl`.
@@ -73,6 +74,8 @@ pub enum Event {
         /// The end of what it printed.
         text: String,
     },
+    /// Why the command or a check failed, as far as the isolation is the cause.
+    Diagnosis(Diagnosis),
     /// Something that a person should know.
     Warning {
         /// What.

@@ -25,6 +25,7 @@ use cofferdam_sandbox::Starter;
 use crate::admit::{admit, isolation};
 use crate::context::{Context, Told, What};
 use crate::control::Control;
+use crate::diagnose::Role;
 use crate::error::IoContext;
 use crate::facts::{ChangeCounts, Facts};
 use crate::job::{Job, reopen};
@@ -34,7 +35,7 @@ use crate::report::{Event, Reporter};
 use crate::request::Request;
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, config, harvest, land, settle};
+use crate::{Dam, Error, boundary, config, diagnose, harvest, land, settle};
 
 /// Begins to look at the repository that `dir` is in, for [`run`]: it goes on while
 /// the state directory is opened.
@@ -325,6 +326,7 @@ fn run_command(
         );
         job.reporter.report(Event::Warning { text });
     }
+    job.diagnosed(diagnose::failure(job, context, Role::Command, &plan, run.ended));
     let failed = |job: &mut Job<'_>, state: State, why: String| {
         job.end(state, &why)?;
         Ok(false)
@@ -375,18 +377,7 @@ fn not_started(request: &Request, errno: i32) -> String {
     if error.kind() != std::io::ErrorKind::NotFound {
         return format!("`{command}` could not be started: {error}");
     }
-    let outside = std::env::var_os("PATH")
-        .into_iter()
-        .flat_map(|path| std::env::split_paths(&path).collect::<Vec<_>>())
-        .map(|dir| dir.join(&command))
-        .find(|file| !command.contains('/') && file.is_file());
-    match outside {
-        Some(file) => format!(
-            "`{command}` was not found inside: `{}` is outside of the system directories that a task sees",
-            file.display()
-        ),
-        None => format!("`{command}` was not found"),
-    }
+    format!("`{command}` was not found")
 }
 
 /// Third arrow: the change set. Whether there is one to land.

@@ -135,6 +135,8 @@ impl Renderer {
                     self.line(&mut state, &format!("  {DIM}│{DIM:#} {}", table::plain(line)));
                 }
             }
+            // Told with the outcome.
+            Event::Diagnosis(_) => {}
             Event::Warning { text } => {
                 self.line(
                     &mut state,
