@@ -63,6 +63,11 @@ fn conclude(receipt: &Receipt, format: Format) -> ExitCode {
                 "{style}{}{style:#} {BOLD}{}{BOLD:#}{reason}\n",
                 receipt.state, receipt.name
             );
+            for found in &receipt.diagnosis {
+                let (why, hint) = (table::plain(&found.message), table::plain(&found.hint));
+                text.push_str(&format!("  {DIM}because:{DIM:#} {why}\n"));
+                text.push_str(&format!("  {BOLD}hint:{BOLD:#} {hint}\n"));
+            }
             if let Some(next) = next_step(receipt) {
                 text.push_str(&format!("  {DIM}{next}{DIM:#}\n"));
             }

@@ -32,6 +32,10 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
     if let Some(reason) = &receipt.reason {
         row("reason", reason.clone());
     }
+    for found in &receipt.diagnosis {
+        row("because", found.message.clone());
+        row("hint", found.hint.clone());
+    }
     row("command", receipt.command.clone());
     let optional = [
         ("repository", &receipt.repository),

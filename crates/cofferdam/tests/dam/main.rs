@@ -5,6 +5,7 @@ mod bed;
 mod cli;
 mod collect;
 mod crash;
+mod diagnosis;
 mod docs;
 mod follow;
 mod harvest;
