@@ -77,8 +77,7 @@ pub struct Facts {
     /// The commit message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What the checks said last.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// What the checks said last. Written when it is empty too, as the diagnosis is.
     pub checks: Vec<CheckReport>,
     /// Changed files that decide what a check says, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]

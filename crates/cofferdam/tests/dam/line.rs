@@ -38,6 +38,15 @@ fn no_check_at_all_waits_for_a_person() {
 }
 
 #[test]
+fn a_landing_without_checks_does_not_keep_what_an_earlier_check_said() {
+    let world = World::new();
+    world.run(&["--name", "t", "--check", "./ci"], "echo bad > a.txt").expect_code(3);
+    assert_eq!(world.task("t")["checks"][0]["outcome"], "failed");
+    world.dam(["land", "t", "--no-check"]).expect_code(0);
+    assert_eq!(world.task("t")["checks"], serde_json::json!([]));
+}
+
+#[test]
 fn a_branch_is_made_or_refused() {
     let world = World::new();
     world.run(&["--branch", "--name", "login", "--check", "./ci"], "echo x > a.txt").expect_code(0);
