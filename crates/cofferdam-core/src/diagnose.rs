@@ -206,8 +206,10 @@ fn plain(text: &str) -> String {
     }
 }
 
-/// What the lines say about the isolation, the most specific first.
+/// What the lines say about the isolation, the most specific first. A line is
+/// told of once.
 fn diagnose(failure: &Failure<'_>, lines: &[Line], host: &dyn Host) -> Vec<Diagnosis> {
+    let mut left: Vec<&Line> = lines.iter().collect();
     let mut told: Vec<Diagnosis> = Vec::new();
     for pattern in patterns::all() {
         if told.len() == MOST {
@@ -216,9 +218,9 @@ fn diagnose(failure: &Failure<'_>, lines: &[Line], host: &dyn Host) -> Vec<Diagn
         if told.iter().any(|known| known.id == pattern.id) {
             continue;
         }
-        if let Some(found) = pattern.look(failure, lines, host)
-            && !told.iter().any(|known| known.hint == found.hint)
-        {
+        let Some((at, found)) = pattern.look(failure, &left, host) else { continue };
+        left.remove(at);
+        if !told.iter().any(|known| known.hint == found.hint) {
             told.push(found);
         }
     }

@@ -99,17 +99,20 @@ pub(super) fn parse(text: &str) -> Result<Vec<Pattern>, String> {
 }
 
 impl Pattern {
-    /// What is told of the last line that matches, if there is one.
+    /// What is told of the last line that matches, and which that is.
     pub(super) fn look(
         &self,
         failure: &Failure<'_>,
-        lines: &[Line],
+        lines: &[&Line],
         host: &dyn Host,
-    ) -> Option<Diagnosis> {
-        let near_the_end = lines.iter().rev().filter(|line| line.after < self.last);
+    ) -> Option<(usize, Diagnosis)> {
+        let near_the_end =
+            lines.iter().enumerate().rev().filter(|(_, line)| line.after < self.last);
         near_the_end
-            .filter_map(|line| self.lines.iter().find_map(|form| form.words(&line.text)))
-            .find_map(|words| self.told(words, failure, host))
+            .filter_map(|(at, line)| {
+                Some((at, self.lines.iter().find_map(|form| form.words(&line.text))?))
+            })
+            .find_map(|(at, words)| Some((at, self.told(words, failure, host)?)))
     }
 
     fn told(&self, mut words: Words, failure: &Failure<'_>, host: &dyn Host) -> Option<Diagnosis> {

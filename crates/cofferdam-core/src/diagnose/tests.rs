@@ -343,7 +343,7 @@ fn a_login_that_was_passed_on_is_not_asked_for() {
 fn a_toolchain_whose_home_is_outside() {
     for (home, outputs) in [
         (
-            "~/.rustup",
+            "~/.rustup/toolchains",
             &[
                 "error: rustup could not choose a version of cargo to run, because one wasn't specified explicitly, and no default is configured.\nhelp: run 'rustup default stable' to download the latest stable release of Rust and set it as your default toolchain.",
                 "error: no default toolchain configured",
@@ -353,26 +353,29 @@ fn a_toolchain_whose_home_is_outside() {
             ][..],
         ),
         (
-            "~/.nvm",
+            "~/.nvm/versions",
             &["N/A: version \"v20\" is not yet installed.", "nvm: version \"20\" is not installed"],
         ),
         (
-            "~/.local/share/fnm",
+            "~/.local/share/fnm/node-versions",
             &[
                 "error: Requested version v20.x is not currently installed",
                 "error: We can't find the necessary environment variables to replace the Node version.",
             ],
         ),
-        ("~/.volta", &["Volta error: Node is not available.", "error: Node is not available."]),
         (
-            "~/.pyenv",
+            "~/.volta/tools",
+            &["Volta error: Node is not available.", "error: Node is not available."],
+        ),
+        (
+            "~/.pyenv/versions",
             &[
                 "pyenv: version `3.12.1' is not installed (set by /work/repo/.python-version)",
                 "pyenv: python: command not found",
             ],
         ),
         (
-            "~/.local/share/uv",
+            "~/.local/share/uv/python",
             &[
                 "error: No interpreter found for Python 3.12 in virtual environments, managed installations, or search path",
             ],
@@ -524,7 +527,8 @@ fn disks_that_are_full() {
 /// A cause near the end is one, a word in passing is none.
 #[test]
 fn a_word_in_passing_is_no_cause() {
-    let host = Fake { files: &["/home/ann/bin/foo", "~/.rustup"], port: Some(80), full: true };
+    let host =
+        Fake { files: &["/home/ann/bin/foo", "~/.rustup/toolchains"], port: Some(80), full: true };
     let passing = [
         "test retries_on_read_only_file_system ... ok\ntest result: FAILED. 1 passed; 1 failed",
         "ok 3 - says `Could not resolve host` to the user\nnot ok 4 - adds",
@@ -576,6 +580,10 @@ fn at_most_three_are_told_and_each_hint_once() {
     assert_eq!(ids(all), ["docker-socket", "ssh-agent", "nested-sandbox"]);
     let network: Vec<&str> = all.lines().skip(1).take(2).collect();
     assert_eq!(ids(&network.join("\n")), ["name-not-resolved"]);
+    let host = Fake { files: &["/home/ann/.nvm/nvm.sh"], ..Fake::default() };
+    let found =
+        told(&command(), &host, "bash: line 1: /home/ann/.nvm/nvm.sh: No such file or directory");
+    assert_eq!(found.len(), 1, "{found:?}");
     let logins = "Not logged in · Please run /login\nUnable to locate credentials";
     assert_eq!(ids(logins), ["not-logged-in"]);
 }

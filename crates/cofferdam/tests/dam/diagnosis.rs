@@ -122,10 +122,12 @@ fn a_toolchain_that_is_in_the_home() {
         "error: rustup could not choose a version of cargo to run, because one wasn't specified explicitly, and no default is configured.",
     );
     tells_nothing(world.run(&[], "./said").expect_code(1));
-    std::fs::create_dir_all(world.home().join(".rustup")).expect("mkdir");
+    std::fs::create_dir_all(world.home().join(".rustup/toolchains")).expect("mkdir");
     std::fs::create_dir_all(world.home().join(".nvm")).expect("mkdir");
     std::fs::write(world.home().join(".nvm/nvm.sh"), "").expect("write");
-    tells(world.run(&[], "./said").expect_code(1), "rustup has no toolchain", "system directory");
+    // As rustup does when it is started.
+    let done = world.run(&[], "mkdir ~/.rustup; ./said");
+    tells(done.expect_code(1), "rustup has no toolchain", "system directory");
     for shell in ["sh", "bash"] {
         let done = world.run(&[], &format!("{shell} -c '. ~/.nvm/nvm.sh && true'"));
         tells(done.expect_code(1), ".nvm/nvm.sh` is not inside", "system directory");
