@@ -79,14 +79,12 @@ pub struct Facts {
     pub message: Option<String>,
     /// What the checks said last. Written when it is empty too, as the diagnosis is.
     pub checks: Vec<CheckReport>,
-    /// Changed files that decide what a check says, in words.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Changed files that decide what a check says, in words. Written when it is empty
+    /// too, like the next two: a key that is left out keeps its old value.
     pub check_changes: Vec<String>,
     /// Whether a person allowed those.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub check_changes_allowed: bool,
     /// Whether it was to land without any check.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub no_check: bool,
     /// The target's tip when the landing was decided.
     #[serde(skip_serializing_if = "Option::is_none")]

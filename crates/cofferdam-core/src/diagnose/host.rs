@@ -13,6 +13,7 @@ use cofferdam_sandbox::view::SYSTEM_DIRS;
 use super::Host;
 use crate::context::Context;
 use crate::job::Job;
+use crate::tools::ToolDir;
 
 /// Programs that a project installs for itself, relative to its top.
 const PROJECT_PROGRAMS: &[&str] = &["node_modules/.bin", ".venv/bin", "venv/bin"];
@@ -32,6 +33,8 @@ pub(super) struct Outside<'a> {
     pub(super) repository: Vec<PathBuf>,
     /// What lies at the home inside.
     pub(super) private: PathBuf,
+    /// What of the home or elsewhere is seen as well.
+    pub(super) tools: &'a [ToolDir],
 }
 
 impl<'a> Outside<'a> {
@@ -44,6 +47,7 @@ impl<'a> Outside<'a> {
             home: &job.place.person.home,
             repository: std::iter::once(context.upper()).chain(layers).collect(),
             private: context.dir.join("home"),
+            tools: &job.place.tools.dirs,
         }
     }
 
@@ -55,6 +59,11 @@ impl<'a> Outside<'a> {
             // The task's `.git` is one of its own.
             let own = path.starts_with(".git");
             return Some(own || self.repository.iter().any(|place| there(place, path)));
+        }
+        for tool in self.tools {
+            if let Ok(below) = path.strip_prefix(&tool.path) {
+                return Some(!tool.hidden.iter().any(|hidden| below.starts_with(hidden)));
+            }
         }
         path.strip_prefix(self.home).ok().map(|path| there(&self.private, path))
     }
@@ -151,6 +160,7 @@ mod tests {
                 home: &home,
                 repository: vec![self.at("upper"), self.at("layer")],
                 private: self.at("private"),
+                tools: &[],
             })
         }
     }
@@ -207,6 +217,27 @@ mod tests {
         ] {
             assert_eq!(file(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn what_lies_in_a_tool_home_is_there_but_for_what_is_hidden() {
+        let host = Fixture::new(&["home/.cargo/bin/x", "home/.cargo/credentials", "home/.ssh/id"]);
+        let tools = [ToolDir {
+            name: "rust".into(),
+            path: host.at("home/.cargo"),
+            source: host.at("home/.cargo"),
+            hidden: vec!["credentials".into()],
+            state: Vec::new(),
+        }];
+        let file = |path: &str| {
+            host.ask(&[], |outside| {
+                let (repository, private) = (Vec::new(), host.at("private"));
+                let search = OsString::new();
+                Outside { search, repository, private, tools: &tools, ..*outside }.file(path)
+            })
+        };
+        assert_eq!(file("~/.cargo/bin/x"), None);
+        assert!(file("~/.cargo/credentials").is_some() && file("~/.ssh/id").is_some());
     }
 
     #[test]
