@@ -108,7 +108,7 @@ fn judge_one(
         let key = verdict_key(run_on, &said, check, &environment);
         let mut report = match job.dam.ledger.verdict(&key)? {
             Some(row) if row.outcome.passed() => cached(check, &row, key),
-            _ => match run_check(job, run_on, check, number, key)? {
+            _ => match run_check(job, run_on, On::Candidate, check, number, key)? {
                 Some(report) => report,
                 None => return Ok(Judgement::Interrupted),
             },
@@ -152,6 +152,15 @@ fn judge_one(
     Ok(Judgement::Passed)
 }
 
+/// What a check runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum On {
+    /// What would land: a person hears what it said.
+    Candidate,
+    /// The target's tip, to tell whose fault a failure is.
+    Tip,
+}
+
 fn cached(check: &Check, row: &VerdictRow, key: String) -> CheckReport {
     CheckReport {
         name: check.name.clone(),
@@ -179,7 +188,7 @@ fn fails_on_the_tip(
     let key = verdict_key(&tip, &[], check, environment);
     let outcome = match job.dam.ledger.verdict(&key)? {
         Some(row) => row.outcome,
-        None => match run_check(job, &tip, check, number, key)? {
+        None => match run_check(job, &tip, On::Tip, check, number, key)? {
             Some(report) => Outcome::parse(&report.outcome).unwrap_or(Outcome::Error),
             None => return Ok(None),
         },
@@ -192,6 +201,7 @@ fn fails_on_the_tip(
 fn run_check(
     job: &mut Job<'_>,
     candidate: &Candidate,
+    run_on: On,
     check: &Check,
     number: usize,
     key: String,
@@ -199,7 +209,7 @@ fn run_check(
     let begun = Instant::now();
     let mut outcome = Outcome::Error;
     for round in 0..=check.retry {
-        let Some(said) = run_once(job, candidate, check, number)? else { return Ok(None) };
+        let Some(said) = run_once(job, candidate, run_on, check, number)? else { return Ok(None) };
         outcome = if round > 0 && said == Outcome::Passed { Outcome::FlakyPassed } else { said };
         if outcome != Outcome::Failed {
             break;
@@ -224,6 +234,7 @@ fn run_check(
 fn run_once(
     job: &mut Job<'_>,
     candidate: &Candidate,
+    run_on: On,
     check: &Check,
     number: usize,
 ) -> Result<Option<Outcome>, Error> {
@@ -290,10 +301,12 @@ fn run_once(
         Ended::Interrupted => return Ok(None),
         Ended::NotStarted(_) | Ended::Killed => Outcome::Error,
     };
-    job.diagnosed(diagnose::failure(job, &context, Role::Check, &plan, run.ended));
+    if run_on == On::Candidate {
+        job.diagnosed(diagnose::failure(job, &context, Role::Check, &plan, run.ended));
+    }
     // What the check left is nobody's work.
     job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &context.dir)?;
-    if outcome != Outcome::Passed {
+    if outcome != Outcome::Passed && run_on == On::Candidate {
         let text = tail(&log)?;
         job.reporter.report(Event::CheckLog { name: check.name.clone(), text });
     }
