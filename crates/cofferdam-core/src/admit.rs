@@ -1,7 +1,7 @@
 //! Admission: a request is understood, its target known, its name reserved.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cofferdam_git::remote::RemoteBranch;
 use cofferdam_git::{Discovered, PersonConfig, Started, gitdir, merge};
@@ -22,7 +22,7 @@ use crate::target::TargetRef;
 use crate::{Dam, Error, land};
 
 /// Admission: the request is understood, the target known, the name reserved.
-/// Gives the job, the working directory, and the refs being listed meanwhile.
+/// Gives the job, and the refs being listed meanwhile.
 pub(crate) fn admit<'a>(
     dam: &'a mut Dam,
     dir: &Path,
@@ -30,7 +30,7 @@ pub(crate) fn admit<'a>(
     mut request: Request,
     control: Control,
     reporter: &'a dyn Reporter,
-) -> Result<(Job<'a>, PathBuf, Started), Error> {
+) -> Result<(Job<'a>, Started), Error> {
     let config = std::mem::take(&mut found.config);
     if config.identity().is_none() {
         return Err(Error::usage(
@@ -117,6 +117,7 @@ pub(crate) fn admit<'a>(
         base_tree: Some(found.tree.clone()),
         pinned: Some(found.commit.clone()),
         ids: Some(ids),
+        cwd: Some(cwd),
         boot: Some(boot_id().at("read", "/proc")?),
         isolation: Some(isolation(&request, &place)),
         ..Facts::default()
@@ -155,7 +156,7 @@ pub(crate) fn admit<'a>(
         lock,
         pin: None,
     };
-    Ok((job, cwd, refs))
+    Ok((job, refs))
 }
 
 pub(crate) fn isolation(request: &Request, place: &Place) -> Isolation {

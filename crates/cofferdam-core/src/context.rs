@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! upper, work     the writable part of the overlay
-//! homes           the same for each tool home, by number
+//! homes           the same for each tool home
 //! home, tmp       private, on disk
 //! out             what the task says: the commit message
 //! ns              who pid 1 is
@@ -25,7 +25,7 @@ use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Command, Ids, Mount, Network, Spec, Wall};
 
 use crate::error::IoContext;
-use crate::tools::Tools;
+use crate::tools::{ToolDir, Tools};
 use crate::{Dam, Error};
 
 /// Where a task finds what it has to be told, inside.
@@ -140,6 +140,8 @@ pub struct Told {
     pub task: String,
     /// Which attempt this is, counted from 1.
     pub attempt: u32,
+    /// What a check said about the attempt before.
+    pub feedback: Option<Vec<u8>>,
     /// Content of the `DAM_CONTEXT` file.
     pub context: serde_json::Value,
 }
@@ -157,6 +159,14 @@ pub struct What<'a> {
     pub network: Network,
     /// How the second wall stands.
     pub wall: Wall,
+}
+
+/// Where a context keeps what it wrote into a tool home: the same place whatever
+/// other tool homes there are.
+fn home_of(dir: &ToolDir) -> String {
+    use sha2::Digest;
+    let hash = sha2::Sha256::digest(dir.path.as_os_str().as_encoded_bytes());
+    format!("homes/{}-{:02x}{:02x}{:02x}", dir.name, hash[0], hash[1], hash[2])
 }
 
 impl Context {
@@ -181,19 +191,28 @@ impl Context {
             std::fs::create_dir(&path).at("make", &path)?;
             context.give(&path)?;
         }
-        for (number, dir) in tools.dirs.iter().enumerate() {
-            let home = context.dir.join(format!("homes/{number}"));
+        context.make_homes(tools)?;
+        Ok(context)
+    }
+
+    /// Makes the directories of those tool homes that have none yet.
+    fn make_homes(&self, tools: &Tools) -> Result<(), Error> {
+        for dir in &tools.dirs {
+            let home = self.dir.join(home_of(dir));
+            if home.is_dir() {
+                continue;
+            }
             for name in ["upper", "work"] {
                 let path = home.join(name);
                 std::fs::create_dir_all(&path).at("make", &path)?;
-                context.give(&path)?;
+                self.give(&path)?;
             }
             // The upper's mode is that of the directory inside.
             let mode = std::fs::metadata(&dir.source).at("look at", &dir.source)?.permissions();
             let upper = home.join("upper");
             std::fs::set_permissions(&upper, mode).at("set the mode of", &upper)?;
         }
-        Ok(context)
+        Ok(())
     }
 
     /// Hands a path of ours to the task's user.
@@ -208,6 +227,29 @@ impl Context {
     #[must_use]
     pub fn upper(&self) -> PathBuf {
         self.dir.join("upper")
+    }
+
+    /// Makes ready for another mount of what earlier ones wrote: a work directory that
+    /// was used by a volatile overlay can't be used again.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn renew(&self, dam: &Dam, tools: &Tools) -> Result<(), Error> {
+        let homes = self.dir.join("homes");
+        let homes = std::fs::read_dir(&homes).into_iter().flatten().filter_map(Result::ok);
+        for dir in homes.map(|entry| entry.path()).chain([self.dir.clone()]) {
+            match dam.trash.take(&dir, "work") {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).at("move away", dir.join("work"));
+                }
+                _ => {}
+            }
+            let work = dir.join("work");
+            std::fs::create_dir(&work).at("make", &work)?;
+            self.give(&work)?;
+        }
+        // The person can have got another toolchain since.
+        self.make_homes(tools)
     }
 
     /// Writes the private `.git`.
@@ -363,12 +405,13 @@ impl Context {
         }
         places.sort_by_key(|(_, dest)| dest.components().count());
         mounts.extend(places.into_iter().map(|(name, dest)| own(name, dest.clone())));
-        for (number, dir) in place.tools.dirs.iter().enumerate() {
+        for dir in &place.tools.dirs {
+            let home = home_of(dir);
             mounts.push(Mount::Private {
                 source: dir.source.clone(),
                 hidden: dir.hidden.clone(),
-                upper: self.relative(&format!("homes/{number}/upper")),
-                work: self.relative(&format!("homes/{number}/work")),
+                upper: self.relative(&format!("{home}/upper")),
+                work: self.relative(&format!("{home}/work")),
                 dest: dir.path.clone(),
             });
         }
@@ -400,6 +443,9 @@ impl Context {
             dest: dam.join("context.json"),
             content: serde_json::to_vec_pretty(&told.context).unwrap_or_default(),
         });
+        if let Some(feedback) = &told.feedback {
+            mounts.push(Mount::File { dest: dam.join("feedback"), content: feedback.clone() });
+        }
         let mut writable = vec![person.home.clone(), tmp.clone(), dam.join("out")];
         writable.extend(place.tools.dirs.iter().map(|dir| dir.path.clone()));
         if !self.read_only {
@@ -410,6 +456,9 @@ impl Context {
         set("DAM_TASK", told.task.clone().into());
         set("DAM_ATTEMPT", told.attempt.max(1).to_string().into());
         set("DAM_MESSAGE", dam.join("out/message").into());
+        if told.feedback.is_some() {
+            set("DAM_FEEDBACK", dam.join("feedback").into());
+        }
         set("DAM_CONTEXT", dam.join("context.json").into());
         for (key, value) in env {
             environment.retain(|(known, _)| known != key);

@@ -49,6 +49,13 @@ pub struct Facts {
     /// What is in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// Where the command was started, inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathBuf>,
+    /// How often the command was started.
+    pub attempt: u32,
+    /// How each attempt but the last ended.
+    pub attempts: Vec<String>,
     /// The command's exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -129,6 +136,33 @@ impl Facts {
         self.change = Some(change.commit);
         self.change_tree = Some(change.tree);
         self.left_out = change.left_out;
+    }
+
+    /// Forgets what an attempt came to, but that there was one.
+    pub(crate) fn forget_attempt(&mut self) {
+        (self.exit_code, self.signal) = (None, None);
+        (self.change, self.change_tree, self.counts) = (None, None, None);
+        (self.paths, self.left_out) = (Vec::new(), Vec::new());
+        (self.message, self.landed_on) = (None, None);
+        self.diagnosis.clear();
+        self.checks.clear();
+    }
+
+    /// The keys of what [`Facts::forget_attempt`] forgets, as the ledger forgets them.
+    pub(crate) fn forgotten() -> serde_json::Value {
+        let keys = [
+            "exit_code",
+            "signal",
+            "change",
+            "change_tree",
+            "counts",
+            "paths",
+            "left_out",
+            "message",
+            "landed_on",
+        ];
+        let nulls = keys.map(|key| (key.to_owned(), serde_json::Value::Null));
+        serde_json::Value::Object(nulls.into_iter().collect())
     }
 
     /// The facts of a task.

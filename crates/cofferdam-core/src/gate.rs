@@ -28,6 +28,7 @@ use crate::diagnose::Role;
 use crate::error::IoContext;
 use crate::job::Job;
 use crate::judge_files::JudgeFiles;
+use crate::log::read_tail;
 use crate::receipt::CheckReport;
 use crate::report::Event;
 use crate::request::Check;
@@ -268,7 +269,8 @@ fn run_once(
     context.lend_objects(&job.store, &candidate.commit, &have)?;
     let told = Told {
         task: job.id.to_string(),
-        attempt: 1,
+        attempt: job.facts.attempt,
+        feedback: None,
         context: serde_json::json!({
             "version": 1,
             "task": job.id,
@@ -290,7 +292,11 @@ fn run_once(
         wall: job.request.wall,
     };
     let spec = context.spec(&job.place, what, &told);
-    let log = job.dir.path().join(format!("check-{number}.log"));
+    let log = match run_on {
+        On::Candidate => format!("check-{number}.log"),
+        On::Tip => format!("tip-{number}.log"),
+    };
+    let log = job.dir.path().join(log);
     let timeout = Some(check.timeout.unwrap_or(CHECK_TIMEOUT));
     let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout };
     let run = supervise::run(starter, &plan, &job.control, None)?;
@@ -311,6 +317,25 @@ fn run_once(
         job.reporter.report(Event::CheckLog { name: check.name.clone(), text });
     }
     Ok(Some(outcome))
+}
+
+/// What is told to the next attempt: why this one was rejected, and what the check
+/// that said so printed last.
+pub(crate) fn feedback(job: &Job<'_>, why: &str) -> Result<Vec<u8>, Error> {
+    const MOST: u64 = 64 << 10;
+    let mut text = format!("{why}\n").into_bytes();
+    if let Some((number, check)) =
+        job.facts.checks.iter().enumerate().rev().find(|(_, check)| !check.passed())
+    {
+        text.extend(format!("\n$ {}\n", check.run).into_bytes());
+        let log = job.dir.path().join(format!("check-{number}.log"));
+        // None when the check was not run: its verdict was known.
+        for line in read_tail(&log, MOST)? {
+            text.extend(line.text);
+            text.push(b'\n');
+        }
+    }
+    Ok(text)
 }
 
 /// The last lines that a check printed.

@@ -9,10 +9,10 @@ use cofferdam_git::publish::Pin;
 use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_ledger::{Change, Durability, State, Task, TaskId, TaskName};
 use cofferdam_sandbox::Ids;
-use cofferdam_sandbox::process::ProcessName;
+use cofferdam_sandbox::process::{ProcessName, boot_id};
 use cofferdam_tree::{Lock, LockError};
 
-use crate::context::Place;
+use crate::context::{Context, Place};
 use crate::control::Control;
 use crate::diagnose::Diagnosis;
 use crate::error::IoContext;
@@ -130,6 +130,31 @@ fn describe(lock: Lock) -> Result<Lock, Error> {
 impl Job<'_> {
     pub(crate) fn target(&self) -> &TargetRef {
         self.facts.target.as_ref().expect("every job has a target")
+    }
+
+    /// The context on disk; none when there is none any more.
+    ///
+    /// # Errors
+    /// When it is from before the machine was restarted.
+    pub(crate) fn context(&self) -> Result<Option<Context>, Error> {
+        let dir = self.dir.path().to_owned();
+        let Some(stack) = self.facts.stack.clone() else { return Ok(None) };
+        if !dir.join("upper").is_dir() {
+            return Ok(None);
+        }
+        // Written without syncs: after a power loss it can hold anything.
+        let boot = boot_id().at("read", "/proc")?;
+        if self.facts.boot.as_ref() != Some(&boot) {
+            let why = "its files are from before the machine was restarted";
+            return Err(Error::Internal(why.into()));
+        }
+        Ok(Some(Context {
+            dir,
+            base: self.dam.contexts_dir(),
+            stack,
+            ids: self.ids,
+            read_only: self.request.read_only,
+        }))
     }
 
     /// Paths that were carried in.

@@ -133,6 +133,10 @@ pub struct Receipt {
     pub landed: Option<String>,
     /// What isolated it.
     pub isolation: Option<Isolation>,
+    /// How often the command was started.
+    pub attempt: u32,
+    /// How each attempt but the last ended.
+    pub attempts: Vec<String>,
     /// The command's exit code.
     pub command_exit: Option<i32>,
     /// The signal that ended the command.
@@ -195,6 +199,8 @@ impl Receipt {
             landed_on: facts.landed_on.as_ref().map(ToString::to_string),
             landed: facts.landed.as_ref().map(ToString::to_string),
             isolation: facts.isolation,
+            attempt: facts.attempt,
+            attempts: facts.attempts,
             command_exit: facts.exit_code,
             command_signal: facts.signal,
             diagnosis: facts.diagnosis,

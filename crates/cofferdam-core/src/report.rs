@@ -25,6 +25,13 @@ pub enum Event {
         /// Whether no layer had to be made.
         warm: bool,
     },
+    /// The command is started again in its context.
+    Attempt {
+        /// Which time this is.
+        number: u32,
+        /// Why.
+        why: String,
+    },
     /// A layer is being made.
     Layer {
         /// Files written.

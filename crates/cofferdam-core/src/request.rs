@@ -123,6 +123,9 @@ pub struct Request {
     pub message: Option<String>,
     /// Whether to land when everything is well.
     pub land: bool,
+    /// How often the command runs in its context while a check rejects what it did.
+    #[serde(default = "once")]
+    pub attempts: u32,
     /// Land a change to files that decide what a check says, if the checks pass with
     /// those of the target and with the changed ones.
     #[serde(default)]
@@ -133,6 +136,10 @@ pub struct Request {
     pub read_only: bool,
     /// How strong the boundary has to be.
     pub level: Level,
+}
+
+fn once() -> u32 {
+    1
 }
 
 impl Request {

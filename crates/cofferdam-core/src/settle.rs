@@ -18,7 +18,6 @@ use cofferdam_git::publish::Unpin;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
 use cofferdam_tree::{LayerId, Lock, Trash};
 
-use crate::context::Context;
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
@@ -206,23 +205,7 @@ fn save(job: &mut Job<'_>) -> Result<(), Error> {
 /// # Errors
 /// When it can't be read: from an earlier boot, or refused by name.
 pub(crate) fn harvest_again(job: &mut Job<'_>) -> Result<bool, Error> {
-    let upper = job.dir.path().join("upper");
-    let Some(stack) = job.facts.stack.clone() else { return Ok(false) };
-    if !upper.is_dir() {
-        return Ok(false);
-    }
-    // Written without syncs: after a power loss it can hold anything.
-    let boot = cofferdam_sandbox::process::boot_id().at("read", "/proc")?;
-    if job.facts.boot.as_ref() != Some(&boot) {
-        return Err(Error::Internal("its files are from before the machine was restarted".into()));
-    }
-    let context = Context {
-        dir: job.dir.path().to_owned(),
-        base: job.dam.contexts_dir(),
-        stack,
-        ids: job.ids,
-        read_only: job.request.read_only,
-    };
+    let Some(context) = job.context()? else { return Ok(false) };
     let mut text = job.commit_text()?;
     text.message = format!("{}: unfinished work\n\nDam-Task: {} {0}\n", job.name, job.id);
     let collected = harvest::take(job, &context, &text)?;

@@ -19,7 +19,7 @@ use cofferdam_git::gitdir::{self, TaskGit};
 use cofferdam_git::layer::LayerMaker;
 use cofferdam_git::publish::Pin;
 use cofferdam_git::{Discovery, GitError, Started, merge};
-use cofferdam_ledger::State;
+use cofferdam_ledger::{Durability, State, Task};
 use cofferdam_sandbox::Starter;
 
 use crate::admit::{admit, isolation};
@@ -35,7 +35,7 @@ use crate::report::{Event, Reporter};
 use crate::request::Request;
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, config, diagnose, harvest, land, settle};
+use crate::{Dam, Error, boundary, config, diagnose, gate, harvest, land, settle};
 
 /// Begins to look at the repository that `dir` is in, for [`run`]: it goes on while
 /// the state directory is opened.
@@ -62,24 +62,110 @@ pub fn run(
     boundary::of_level(request.level)?;
     settle::housekeeping(dam)?;
     let found = look.finish()?;
-    let (mut job, cwd, refs) = admit(dam, dir, found, request, control, reporter)?;
-    let done = line(&mut job, &cwd, refs);
+    let (mut job, refs) = admit(dam, dir, found, request, control, reporter)?;
+    let done = line(&mut job, refs);
     finish(job, done)
 }
 
 /// The arrows.
-fn line(job: &mut Job<'_>, cwd: &Path, refs: Started) -> Result<(), Error> {
+fn line(job: &mut Job<'_>, refs: Started) -> Result<(), Error> {
     // It starts while the context is written.
     let starter = boundary::of_level(job.request.level)?.start()?;
     let context = prepare(job, refs)?;
-    if !run_command(job, &context, cwd, starter)? {
-        return Ok(());
+    attempts(job, &context, starter, None)
+}
+
+/// The arrows from the second on, again while a check rejects what comes of it and
+/// the task has attempts left.
+fn attempts(
+    job: &mut Job<'_>,
+    context: &Context,
+    mut starter: Starter,
+    mut feedback: Option<Vec<u8>>,
+) -> Result<(), Error> {
+    let last = job.facts.attempt + job.request.attempts;
+    loop {
+        job.facts.attempt += 1;
+        if !run_command(job, context, starter, feedback.take())? || !take_out(job, context)? {
+            return Ok(());
+        }
+        let publish = job.request.land;
+        land::land(job, publish)?;
+        if job.state != State::Rejected || job.facts.attempt >= last || job.interrupted() {
+            return Ok(());
+        }
+        starter = boundary::of_level(job.request.level)?.start()?;
+        feedback = Some(again(job, context)?);
     }
-    if !take_out(job, &context)? {
-        return Ok(());
+}
+
+/// Makes a context ready for another attempt. Gives what was wrong with this one.
+fn again(job: &mut Job<'_>, context: &Context) -> Result<Vec<u8>, Error> {
+    let task = job.record()?;
+    let why = task.reason.unwrap_or_default();
+    let feedback = gate::feedback(job, &why)?;
+    let number = job.facts.attempt;
+    job.reporter.report(Event::Attempt { number: number + 1, why: why.clone() });
+    context.renew(job.dam, &job.place.tools)?;
+    let kept = job.dir.path().join(format!("attempt-{number}.log"));
+    match std::fs::rename(job.dir.log(), &kept) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).at("keep", kept);
+        }
+        _ => {}
     }
-    let publish = job.request.land;
-    land::land(job, publish)
+    job.facts.attempts.push(format!("{}: {why}", task.state));
+    job.facts.forget_attempt();
+    job.dam.ledger.note(&job.id, Facts::forgotten(), Durability::Normal)?;
+    Ok(feedback)
+}
+
+/// Runs the command of a task again, in its context and with what it left there.
+///
+/// # Errors
+/// [`Error::WrongState`] when there is no context to go on in.
+pub fn retry(
+    dam: &mut Dam,
+    name: &str,
+    request: impl FnOnce(&mut Request),
+    control: Control,
+    reporter: &dyn Reporter,
+) -> Result<Receipt, Error> {
+    settle::housekeeping(dam)?;
+    let task = dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))?;
+    let refuse = |task: &Task, why: &str| Error::WrongState {
+        name: task.name.to_string(),
+        state: task.state,
+        why: why.into(),
+    };
+    if task.settled {
+        return Err(refuse(&task, "its context is gone"));
+    }
+    if task.state.is_live() {
+        return Err(Error::Live(task.name.to_string()));
+    }
+    if !task.state.may_become(State::Running) {
+        return Err(refuse(&task, "there is nothing to go on with"));
+    }
+    let mut job = reopen(dam, task.clone(), control, reporter)?;
+    request(&mut job.request);
+    for name in job.request.env_names.clone() {
+        if job.request.env.iter().any(|(known, _)| known.to_str() == Some(&name)) {
+            continue;
+        }
+        let Some(value) = std::env::var_os(&name) else {
+            let message = format!("the task had a variable `{name}`, whose value was not kept");
+            return Err(Error::usage(message, "`--env NAME=VALUE` gives it again"));
+        };
+        job.request.env.push((name.into(), value));
+    }
+    let Some(context) = job.context()? else {
+        return Err(refuse(&task, "nothing of its context is left"));
+    };
+    let starter = boundary::of_level(job.request.level)?.start()?;
+    let feedback = again(&mut job, &context)?;
+    let done = attempts(&mut job, &context, starter, Some(feedback));
+    finish(job, done)
 }
 
 /// Lands a task that waits for a person.
@@ -272,18 +358,23 @@ fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
 fn run_command(
     job: &mut Job<'_>,
     context: &Context,
-    cwd: &Path,
     starter: Starter,
+    feedback: Option<Vec<u8>>,
 ) -> Result<bool, Error> {
     let begun = Instant::now();
     if job.interrupted() {
-        job.end(State::Cancelled, "interrupted before it started")?;
+        // From an end that another attempt was to follow there is no way on.
+        if job.state.is_live() {
+            job.end(State::Cancelled, "interrupted before it started")?;
+        }
         return Ok(false);
     }
-    let cwd = if cwd_exists(job, cwd) { cwd } else { job.place.top.as_path() };
+    let cwd = job.facts.cwd.as_deref().filter(|cwd| cwd_exists(job, cwd));
+    let cwd = cwd.unwrap_or(&job.place.top).to_owned();
     let told = Told {
         task: job.id.to_string(),
-        attempt: 1,
+        attempt: job.facts.attempt,
+        feedback,
         context: serde_json::json!({
             "version": 1,
             "task": job.id,
@@ -301,7 +392,7 @@ fn run_command(
     };
     let what = What {
         command: job.request.argv.clone(),
-        cwd,
+        cwd: &cwd,
         env: &job.request.env,
         network: job.request.network,
         wall: job.request.wall,

@@ -123,7 +123,8 @@ impl State {
     /// Nothing reaches `landed` but through `verifying` and `publishing`: that no
     /// check was asked for is a verdict too. `ready`, `conflicted` and `rejected`
     /// can be landed again by a person, from `verifying` on, and so can what a
-    /// person or an error of ours stopped on the way, if it was harvested by then.
+    /// person or an error of ours stopped on the way, if it was harvested by then. All
+    /// of these, and a command that failed, can go on in their context from `running`.
     #[must_use]
     pub const fn may_become(self, to: Self) -> bool {
         use State::*;
@@ -143,6 +144,9 @@ impl State {
             (_, Failed | TimedOut | Cancelled | Broken) => self.is_live(),
 
             (Ready | Conflicted | Rejected | Cancelled | Broken, Verifying) => true,
+            (Ready | Conflicted | Rejected | Failed | TimedOut | Cancelled | Broken, Running) => {
+                true
+            }
             _ => false,
         }
     }

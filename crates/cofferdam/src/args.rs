@@ -72,6 +72,8 @@ pub enum Command {
     Diff(Diff),
     /// Show what a task's command printed.
     Log(Log),
+    /// Run the command of a task again in its context, with what it left there.
+    Retry(Retry),
     /// Land a task that waits: verify it on the target's tip of now, then publish.
     Land(Land),
     /// Delete a task's context and free its name. Its log and receipt stay.
@@ -146,6 +148,10 @@ pub struct Run {
     /// The landed commit's message.
     #[arg(short, long)]
     pub message: Option<String>,
+    /// Run the command up to N times in the same context while a check rejects what it
+    /// did; `$DAM_FEEDBACK` is a file with what the check said.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub attempts: u32,
     /// Land changes to files that decide what a check says: checks run with those of
     /// the target and with the changed ones, and both must pass.
     #[arg(long)]
@@ -243,6 +249,23 @@ pub struct Land {
     /// the target and with the changed ones, and both must pass.
     #[arg(long)]
     pub allow_check_changes: bool,
+}
+
+/// Run the command of a task again, in its context.
+#[derive(Debug, ClapArgs)]
+pub struct Retry {
+    /// Name or id of the task.
+    pub name: String,
+    /// Run up to N times while a check rejects what it did.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub attempts: u32,
+    /// How long the command may take, such as `90s` or `8h`.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub timeout: Option<Duration>,
+    /// Pass on or set an environment variable; values are never kept, so those that the
+    /// task had are to be given again unless they are set.
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    pub env: Vec<OsString>,
 }
 
 /// Collect what is no longer needed.

@@ -76,6 +76,10 @@ impl Renderer {
                     self.line(&mut state, &text);
                 }
             }
+            Event::Attempt { number, why } => {
+                let text = format!("  {WARN}attempt {number}{WARN:#}  {}", table::plain(&why));
+                self.line(&mut state, &text);
+            }
             Event::Layer { done, all } => {
                 if std::io::stderr().is_terminal() {
                     let bar = state.bar.get_or_insert_with(|| {

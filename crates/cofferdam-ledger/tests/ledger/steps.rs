@@ -19,9 +19,10 @@ fn the_table_of_steps() {
             Verifying => &[Publishing, Empty, Ready, Conflicted, Rejected, Superseded],
             Publishing => &[Landed, Ready, Conflicted, Superseded, InDoubt],
             Ready | Conflicted | Rejected | Cancelled | Broken => {
-                return BTreeSet::from([Verifying]);
+                return BTreeSet::from([Running, Verifying]);
             }
-            Landed | Empty | Superseded | InDoubt | Failed | TimedOut => return BTreeSet::new(),
+            Failed | TimedOut => return BTreeSet::from([Running]),
+            Landed | Empty | Superseded | InDoubt => return BTreeSet::new(),
         };
         ends.iter().chain(more).copied().collect()
     };

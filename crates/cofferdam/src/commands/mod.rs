@@ -7,6 +7,7 @@ mod land;
 mod list;
 mod log;
 mod meta;
+mod retry;
 mod run;
 mod show;
 mod stop;
@@ -27,6 +28,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Show(name) => show::show(&name.name, format),
         Command::Diff(diff) => show::diff(&diff),
         Command::Log(log) => log::log(&log),
+        Command::Retry(retry) => retry::retry(retry, format),
         Command::Land(land) => land::land(land, format),
         Command::Drop(names) => stop::drop(&names.names, format),
         Command::Stop(name) => stop::stop(&name.name, format),

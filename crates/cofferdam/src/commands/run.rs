@@ -38,34 +38,8 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         .as_deref()
         .map(|name| TaskName::parse(name).map_err(|error| usage(error.to_string())))
         .transpose()?;
-    let mut env: Vec<(OsString, OsString)> = Vec::new();
-    let mut env_names = Vec::new();
-    for item in &args.env {
-        let bytes = item.as_bytes();
-        let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
-            Some(at) => {
-                let (name, value) = (&bytes[..at], &bytes[at + 1..]);
-                (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()))
-            }
-            None => match std::env::var_os(item) {
-                Some(value) => (item.clone(), value),
-                None => {
-                    return Err(usage(format!(
-                        "`--env {}`: it is not set",
-                        item.to_string_lossy()
-                    )));
-                }
-            },
-        };
-        if name.is_empty() || name.as_bytes().starts_with(b"DAM_") {
-            return Err(usage(format!(
-                "`--env {}`: that name can't be set",
-                item.to_string_lossy()
-            )));
-        }
-        env_names.push(name.to_string_lossy().into_owned());
-        env.push((name, value));
-    }
+    let env = variables(&args.env)?;
+    let env_names = env.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
     let into = match (args.branch, args.into) {
         (true, _) => Into::NewBranch,
         (false, Some(branch)) => Into::Named(branch),
@@ -90,11 +64,43 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         name,
         message: args.message.filter(|message| !message.trim().is_empty()),
         land: !args.no_land,
+        attempts: args.attempts,
         allow_check_changes: args.allow_check_changes,
         keep: args.keep,
         read_only: args.read_only,
         level: args.level,
     })
+}
+
+/// The variables of `--env`, with their values.
+pub fn variables(items: &[OsString]) -> Result<Vec<(OsString, OsString)>, Error> {
+    let mut env: Vec<(OsString, OsString)> = Vec::new();
+    for item in items {
+        let bytes = item.as_bytes();
+        let (name, value) = match bytes.iter().position(|byte| *byte == b'=') {
+            Some(at) => {
+                let (name, value) = (&bytes[..at], &bytes[at + 1..]);
+                (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()))
+            }
+            None => match std::env::var_os(item) {
+                Some(value) => (item.clone(), value),
+                None => {
+                    return Err(usage(format!(
+                        "`--env {}`: it is not set",
+                        item.to_string_lossy()
+                    )));
+                }
+            },
+        };
+        if name.is_empty() || name.as_bytes().starts_with(b"DAM_") {
+            return Err(usage(format!(
+                "`--env {}`: that name can't be set",
+                item.to_string_lossy()
+            )));
+        }
+        env.push((name, value));
+    }
+    Ok(env)
 }
 
 /// Checks from the command line are named by what they run.
