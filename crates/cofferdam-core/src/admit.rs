@@ -15,6 +15,7 @@ use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::job::{Job, claim};
+use crate::limits::{PIDS, tighter};
 use crate::receipt::Isolation;
 use crate::report::Reporter;
 use crate::request::{Into, Request};
@@ -90,6 +91,9 @@ pub(crate) fn admit<'a>(
         return Err(Error::usage(message, None));
     }
     request.timeout = request.timeout.or(asked.timeout);
+    request.limits = tighter(request.limits, asked.limits);
+    request.limits.pids.get_or_insert(PIDS);
+    request.output = request.output.into_iter().chain(asked.output).min();
     // The base is the target's tip, which need not be what is checked out.
     if request.base.is_none() && tip != found.commit {
         found.tree = merge::tree_of(&store, &tip)?;
@@ -167,6 +171,7 @@ pub(crate) fn isolation(request: &Request, place: &Place) -> Isolation {
         landlock_abi: landlock_abi(),
         uid: place.person.ids.uid,
         tools: place.tools.describe(&place.person.home),
+        limits: Vec::new(),
     }
 }
 

@@ -6,9 +6,11 @@
 use std::time::Duration;
 
 use cofferdam_git::{CommitId, Store};
+use cofferdam_sandbox::Limits;
 use toml::{Table, Value};
 
 use crate::Error;
+use crate::limits::{parse_cpus, parse_size};
 use crate::request::{Check, Level};
 
 /// Most that `check.retry` can say.
@@ -28,6 +30,10 @@ pub struct RepoConfig {
     pub timeout: Option<Duration>,
     /// `[[check]]`, in order.
     pub checks: Vec<Check>,
+    /// `[limits]`.
+    pub limits: Limits,
+    /// `[limits] output`.
+    pub output: Option<u64>,
     /// `[land] protect`: patterns of paths that a task may not change.
     pub protect: Vec<String>,
 }
@@ -57,7 +63,7 @@ impl RepoConfig {
     /// What is wrong, in words.
     pub fn parse(text: &str) -> Result<RepoConfig, String> {
         let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-        known(&table, "", &["version", "task", "check", "land"])?;
+        known(&table, "", &["version", "task", "check", "land", "limits"])?;
         match table.get("version") {
             None | Some(Value::Integer(1)) => {}
             Some(other) => {
@@ -113,6 +119,31 @@ impl RepoConfig {
                     ..Check::new(run)
                 });
             }
+        }
+        if let Some(limits) = table.get("limits") {
+            let limits = limits.as_table().ok_or("`limits` must be a table, `[limits]`")?;
+            known(limits, "limits.", &["memory", "cpus", "pids", "output"])?;
+            let size = |key: &str| -> Result<Option<u64>, String> {
+                let text = text_of(limits, "limits.", key)?;
+                text.map(parse_size).transpose().map_err(|why| format!("`limits.{key}`: {why}"))
+            };
+            config.limits = Limits {
+                memory: size("memory")?,
+                cpus: match limits.get("cpus") {
+                    None => None,
+                    Some(Value::Integer(number)) => Some(parse_cpus(&number.to_string())),
+                    Some(Value::Float(number)) => Some(parse_cpus(&number.to_string())),
+                    Some(_) => return Err("`limits.cpus` must be a number".into()),
+                }
+                .transpose()
+                .map_err(|why| format!("`limits.cpus`: {why}"))?,
+                pids: match limits.get("pids") {
+                    None => None,
+                    Some(Value::Integer(pids @ 1..)) => u64::try_from(*pids).ok(),
+                    Some(_) => return Err("`limits.pids` must be a number above 0".into()),
+                },
+            };
+            config.output = size("output")?;
         }
         if let Some(land) = table.get("land") {
             let land = land.as_table().ok_or("`land` must be a table, `[land]`")?;

@@ -22,7 +22,7 @@ use cofferdam_git::gitdir::{self, OBJECTS_INSIDE, TaskGit};
 use cofferdam_git::layer::LayerStack;
 use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
-use cofferdam_sandbox::{Command, Ids, Mount, Network, Spec, Wall};
+use cofferdam_sandbox::{Command, Ids, Limits, Mount, Network, Spec, Wall};
 
 use crate::error::IoContext;
 use crate::tools::{ToolDir, Tools};
@@ -159,6 +159,8 @@ pub struct What<'a> {
     pub network: Network,
     /// How the second wall stands.
     pub wall: Wall,
+    /// What pid 1 has to see to.
+    pub limits: Limits,
 }
 
 /// Where a context keeps what it wrote into a tool home: the same place whatever
@@ -380,7 +382,7 @@ impl Context {
     /// The whole specification of a command in this context.
     #[must_use]
     pub fn spec(&self, place: &Place, what: What<'_>, told: &Told) -> Spec {
-        let What { command, cwd, env, network, wall } = what;
+        let What { command, cwd, env, network, wall, limits } = what;
         let person = &place.person;
         let mut mounts = view::system(person, network);
         for hidden in &place.hidden {
@@ -471,6 +473,7 @@ impl Context {
             network,
             wall,
             writable,
+            limits,
             command: Command { argv: command, env: environment, cwd: cwd.into(), umask: 0o022 },
         }
     }

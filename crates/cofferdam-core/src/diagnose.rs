@@ -134,6 +134,7 @@ pub(crate) fn failure(
         Ended::Exited { code: Some(0), .. }
         | Ended::TimedOut
         | Ended::Interrupted
+        | Ended::OutOfMemory
         | Ended::Killed => return Vec::new(),
         Ended::Exited { .. } => None,
         Ended::NotStarted(errno) => {

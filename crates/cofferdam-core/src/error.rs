@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use cofferdam_git::GitError;
 use cofferdam_ledger::{LedgerError, State};
 use cofferdam_sandbox::SandboxError;
+use cofferdam_sandbox::limits::Rung;
 use cofferdam_tree::LockError;
 
 /// What the process ends with. Stable: scripts and schedulers rely on it.
@@ -85,6 +86,14 @@ pub enum Error {
     /// The boundary can't be had.
     #[error("the sandbox can't be had here")]
     Isolation(#[source] SandboxError),
+    /// A limit that has to be enforced by the kernel can't be here.
+    #[error("the limit `{limit}` can't be enforced by the kernel here{}", rung.map(|rung| format!(": there is only `{}`", rung.as_str())).unwrap_or_else(|| ": it was not set".into()))]
+    LimitNotEnforced {
+        /// Which.
+        limit: String,
+        /// What there is instead.
+        rung: Option<Rung>,
+    },
     /// The state directory can't be used.
     #[error("the state directory `{path}` can't be used: {why}")]
     StateDir {
@@ -150,7 +159,9 @@ impl Error {
             ) => ExitCode::Usage,
             Error::Git(GitError::Refused(_)) => ExitCode::CommandFailed,
             Error::Ledger(LedgerError::NameTaken { .. }) | Error::Live(_) => ExitCode::Held,
-            Error::Isolation(_) | Error::StateDir { .. } => ExitCode::Isolation,
+            Error::Isolation(_) | Error::StateDir { .. } | Error::LimitNotEnforced { .. } => {
+                ExitCode::Isolation
+            }
             _ => ExitCode::Internal,
         }
     }
@@ -162,6 +173,11 @@ impl Error {
             Error::Usage { hint, .. } => hint.clone(),
             Error::NoSuchTask(_) => Some("`dam list` shows the tasks there are".into()),
             Error::Isolation(error) => isolation_hint(error),
+            Error::LimitNotEnforced { .. } => Some(
+                "control groups that are delegated (`systemd-run --user --scope -p Delegate=yes`), \
+                 or root, can enforce it"
+                    .into(),
+            ),
             Error::StateDir { .. } => {
                 Some("set `COFFERDAM_STATE` to a directory on a local disk".into())
             }

@@ -33,7 +33,7 @@ use crate::receipt::CheckReport;
 use crate::report::Event;
 use crate::request::Check;
 use crate::supervise::{self, Ended, Plan};
-use crate::{Error, boundary, diagnose, read_log};
+use crate::{Error, boundary, diagnose, limits, read_log};
 
 /// How long a check may take that does not say. It holds the target's landing lock:
 /// one that hangs would keep everybody else from landing.
@@ -241,6 +241,9 @@ fn run_once(
 ) -> Result<Option<Outcome>, Error> {
     // Both go on while layer and context are made.
     let starter = boundary::of_level(job.request.level)?.start()?;
+    let name = format!("{}-check", job.id);
+    let (most, required) = (&job.request.limits, &job.request.require);
+    let limits = limits::apply(&starter, &job.dir, &name, most, required)?;
     let refs = gitdir::list_refs(&job.repo)?;
     let base = job.stack()?.clone();
     let maker = LayerMaker {
@@ -290,6 +293,7 @@ fn run_once(
         env: &[],
         network: Network::None,
         wall: job.request.wall,
+        limits: limits.rest,
     };
     let spec = context.spec(&job.place, what, &told);
     let log = match run_on {
@@ -298,11 +302,13 @@ fn run_once(
     };
     let log = job.dir.path().join(log);
     let timeout = Some(check.timeout.unwrap_or(CHECK_TIMEOUT));
-    let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout };
+    let output = job.request.output.unwrap_or(supervise::LOG_CAP);
+    let plan =
+        Plan { spec: &spec, context: &context.dir, log: &log, timeout, output, limits: &limits };
     let run = supervise::run(starter, &plan, &job.control, None)?;
     let outcome = match run.ended {
         Ended::Exited { code: Some(0), .. } => Outcome::Passed,
-        Ended::Exited { .. } => Outcome::Failed,
+        Ended::Exited { .. } | Ended::OutOfMemory => Outcome::Failed,
         Ended::TimedOut => Outcome::TimedOut,
         Ended::Interrupted => return Ok(None),
         Ended::NotStarted(_) | Ended::Killed => Outcome::Error,

@@ -29,6 +29,7 @@ pub mod harvest;
 mod job;
 mod judge_files;
 pub mod land;
+pub mod limits;
 mod log;
 mod look;
 pub mod query;
@@ -48,7 +49,7 @@ pub use log::{LogLine, read_log};
 pub use state_dir::{Dam, TaskDir};
 
 pub use cofferdam_ledger::{Outcome, State, Task, TaskId, TaskName};
-pub use cofferdam_sandbox::{Network, Wall, init};
+pub use cofferdam_sandbox::{Limits, Network, Wall, init};
 pub use cofferdam_tree::{RemoveError, remove_tree};
 
 /// Which git this is.

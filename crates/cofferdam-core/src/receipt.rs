@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnose::Diagnosis;
 use crate::facts::{ChangeCounts, Facts};
+use crate::limits::LimitReport;
 use crate::request::{Level, Request};
 use crate::{Error, ExitCode};
 
@@ -27,6 +28,9 @@ pub struct Isolation {
     pub landlock_abi: u32,
     /// The host's user id that the task ran as.
     pub uid: u32,
+    /// Its limits, and who sees to each.
+    #[serde(default)]
+    pub limits: Vec<LimitReport>,
     /// The tool homes that it saw, as `rust (~/.cargo, ~/.rustup)`.
     #[serde(default)]
     pub tools: Vec<String>,

@@ -75,6 +75,7 @@ fn one(dam: &mut Dam, task: Task) -> Result<(), Error> {
             source,
         })?;
     }
+    crate::limits::forget_groups(&job.dir);
     match job.state {
         State::Publishing => publishing(&mut job),
         State::Verifying => job.end(

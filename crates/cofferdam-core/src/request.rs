@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cofferdam_ledger::TaskName;
-use cofferdam_sandbox::{Network, Wall};
+use cofferdam_sandbox::{Limits, Network, Wall};
 use serde::{Deserialize, Serialize};
 
 /// How strong the boundary is.
@@ -123,6 +123,15 @@ pub struct Request {
     pub message: Option<String>,
     /// Whether to land when everything is well.
     pub land: bool,
+    /// What it may use at most.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Limits that the kernel has to enforce: `memory`, `cpus`, `pids`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub require: Vec<String>,
+    /// Most of the command's output that is kept, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<u64>,
     /// How often the command runs in its context while a check rejects what it did.
     #[serde(default = "once")]
     pub attempts: u32,

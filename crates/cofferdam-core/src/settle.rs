@@ -24,7 +24,7 @@ use crate::facts::Facts;
 use crate::job::{Job, reopen};
 use crate::reconcile::reconcile;
 use crate::report::Silent;
-use crate::{Dam, Error, TaskDir, harvest, land};
+use crate::{Dam, Error, TaskDir, harvest, land, limits};
 
 /// The first argument that makes a binary call [`sweep_main`].
 pub const ARGUMENT: &str = "__sweep";
@@ -82,6 +82,7 @@ pub(crate) fn after(job: &mut Job<'_>, task: &Task) -> Result<(), Error> {
 
 /// Moves what is a context out of a task's directory.
 fn take_context(trash: &Trash, dir: &TaskDir) -> Result<(), Error> {
+    limits::forget_groups(dir);
     for name in CONTEXT {
         cofferdam_failpoint::hit(&format!("settle:{name}")).at("move away", dir.path())?;
         match trash.take(dir.path(), name) {

@@ -203,6 +203,12 @@ impl TaskDir {
         self.dir.join("log")
     }
 
+    /// Control groups that were made for it, a path a line.
+    #[must_use]
+    pub fn groups(&self) -> PathBuf {
+        self.path().join("groups")
+    }
+
     /// The paths that were carried into its context, each ended by a zero byte.
     #[must_use]
     pub fn carried(&self) -> PathBuf {

@@ -14,18 +14,22 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use cofferdam_sandbox::{Event as SandboxEvent, Spec, Starter};
 
 use crate::control::{Control, Woken};
 use crate::error::IoContext;
+use crate::limits::InForce;
 use crate::log::{LogWriter, Stream};
 use crate::report::{Event, Reporter};
 use crate::{Error, TaskDir};
 
 /// How long processes have between being asked and being killed.
 pub const GRACE: Duration = Duration::from_secs(10);
+/// How often it is looked whether the kernel killed for want of memory.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How much of a command's output is kept, in bytes.
 pub const LOG_CAP: u64 = 64 << 20;
 
@@ -45,6 +49,8 @@ pub enum Ended {
     TimedOut,
     /// A person ended it.
     Interrupted,
+    /// It used more memory than it may.
+    OutOfMemory,
     /// Something outside killed it.
     Killed,
 }
@@ -78,6 +84,10 @@ pub struct Plan<'a> {
     pub log: &'a Path,
     /// How long it may take.
     pub timeout: Option<Duration>,
+    /// How much of its output is kept, in bytes.
+    pub output: u64,
+    /// Its limits.
+    pub(crate) limits: &'a InForce,
 }
 
 /// Runs a command to its end behind the boundary that `starter` builds.
@@ -90,8 +100,8 @@ pub fn run(
     control: &Control,
     reporter: Option<&dyn Reporter>,
 ) -> Result<Run, Error> {
-    let Plan { spec, context: context_dir, log, timeout } = *plan;
-    let log = Mutex::new(LogWriter::create(log, LOG_CAP)?);
+    let Plan { spec, context: context_dir, log, timeout, output, limits } = *plan;
+    let log = Mutex::new(LogWriter::create(log, output)?);
     let mut running = starter.build(spec).map_err(Error::Isolation)?;
     cofferdam_failpoint::hit("run:spawned").at("name pid 1 in", context_dir)?;
     TaskDir::write_ns(context_dir, running.name())?;
@@ -105,7 +115,19 @@ pub fn run(
     let begun = Instant::now();
     let wakeups = control.wakeups();
     let cause = Mutex::new(None);
+    let out_of_memory = running.remote().at("hold", context_dir)?;
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
     let event = std::thread::scope(|scope| {
+        if spec.limits.memory.is_none() && !limits.report.is_empty() {
+            // The kernel kills one process; what is left of the task is of no use.
+            scope.spawn(move || {
+                while is_over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                    if limits.ran_out_of_memory() {
+                        return out_of_memory.kill();
+                    }
+                }
+            });
+        }
         if let Some(pipe) = stdout {
             scope.spawn(|| pump(pipe, Stream::Out, &log, reporter));
         }
@@ -145,12 +167,15 @@ pub fn run(
         // Before the pumps are joined: every process has to be gone, or a pipe
         // that one of them holds would never end.
         drop(running);
+        drop(over);
         control.wake();
         event
     })?;
     log.into_inner().expect("log").finish()?;
     let cause = cause.into_inner().expect("cause");
     let (ended, left_running) = match (event, cause) {
+        (SandboxEvent::OutOfMemory, _) => (Ended::OutOfMemory, 0),
+        (_, None) if limits.ran_out_of_memory() => (Ended::OutOfMemory, 0),
         (SandboxEvent::NotStarted { errno }, _) => (Ended::NotStarted(errno), 0),
         (SandboxEvent::Exited { left_running, .. }, Some(Cause::Person)) => {
             (Ended::Interrupted, left_running)

@@ -22,13 +22,14 @@ use cofferdam_git::{Discovery, GitError, Started, merge};
 use cofferdam_ledger::{Durability, State, Task};
 use cofferdam_sandbox::Starter;
 
-use crate::admit::{admit, isolation};
+use crate::admit::admit;
 use crate::context::{Context, Told, What};
 use crate::control::Control;
 use crate::diagnose::Role;
 use crate::error::IoContext;
 use crate::facts::{ChangeCounts, Facts};
 use crate::job::{Job, reopen};
+use crate::limits::{self, InForce};
 use crate::look::beside_a_look;
 use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
@@ -70,9 +71,20 @@ pub fn run(
 /// The arrows.
 fn line(job: &mut Job<'_>, refs: Started) -> Result<(), Error> {
     // It starts while the context is written.
-    let starter = boundary::of_level(job.request.level)?.start()?;
+    let started = start(job)?;
     let context = prepare(job, refs)?;
-    attempts(job, &context, starter, None)
+    attempts(job, &context, started, None)
+}
+
+/// Starts the process that will be the task, within its limits.
+fn start(job: &mut Job<'_>) -> Result<(Starter, InForce), Error> {
+    let starter = boundary::of_level(job.request.level)?.start()?;
+    let (limits, required) = (&job.request.limits, &job.request.require);
+    let limits = limits::apply(&starter, &job.dir, job.id.as_str(), limits, required)?;
+    if let Some(isolation) = &mut job.facts.isolation {
+        isolation.limits.clone_from(&limits.report);
+    }
+    Ok((starter, limits))
 }
 
 /// The arrows from the second on, again while a check rejects what comes of it and
@@ -80,13 +92,16 @@ fn line(job: &mut Job<'_>, refs: Started) -> Result<(), Error> {
 fn attempts(
     job: &mut Job<'_>,
     context: &Context,
-    mut starter: Starter,
+    (mut starter, mut limits): (Starter, InForce),
     mut feedback: Option<Vec<u8>>,
 ) -> Result<(), Error> {
     let last = job.facts.attempt + job.request.attempts;
     loop {
         job.facts.attempt += 1;
-        if !run_command(job, context, starter, feedback.take())? || !take_out(job, context)? {
+        let ran = run_command(job, context, starter, &limits, feedback.take())?;
+        // Its groups go before another attempt needs them.
+        drop(limits);
+        if !ran || !take_out(job, context)? {
             return Ok(());
         }
         let publish = job.request.land;
@@ -94,7 +109,7 @@ fn attempts(
         if job.state != State::Rejected || job.facts.attempt >= last || job.interrupted() {
             return Ok(());
         }
-        starter = boundary::of_level(job.request.level)?.start()?;
+        (starter, limits) = start(job)?;
         feedback = Some(again(job, context)?);
     }
 }
@@ -162,9 +177,9 @@ pub fn retry(
     let Some(context) = job.context()? else {
         return Err(refuse(&task, "nothing of its context is left"));
     };
-    let starter = boundary::of_level(job.request.level)?.start()?;
+    let started = start(&mut job)?;
     let feedback = again(&mut job, &context)?;
-    let done = attempts(&mut job, &context, starter, Some(feedback));
+    let done = attempts(&mut job, &context, started, Some(feedback));
     finish(job, done)
 }
 
@@ -232,6 +247,7 @@ fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
     let state = match error {
         _ if job.facts.change.is_some() => State::Ready,
         Error::Isolation(_)
+        | Error::LimitNotEnforced { .. }
         | Error::Git(GitError::Refused(_))
         | Error::Usage { .. }
         | Error::Config { .. } => State::Failed,
@@ -311,7 +327,7 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         name: job.name.to_string(),
         base: pinned.0.short().to_owned(),
         target: job.target().to_string(),
-        isolation: isolation(&job.request, &job.place),
+        isolation: Facts::need("isolation", job.facts.isolation.as_ref())?.clone(),
         warm,
     });
     Ok(context)
@@ -359,6 +375,7 @@ fn run_command(
     job: &mut Job<'_>,
     context: &Context,
     starter: Starter,
+    limits: &InForce,
     feedback: Option<Vec<u8>>,
 ) -> Result<bool, Error> {
     let begun = Instant::now();
@@ -396,12 +413,14 @@ fn run_command(
         env: &job.request.env,
         network: job.request.network,
         wall: job.request.wall,
+        limits: limits.rest,
     };
     let spec = context.spec(&job.place, what, &told);
     job.advance(State::Running, None)?;
     let timeout = job.request.timeout;
     let log = job.dir.log();
-    let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout };
+    let output = job.request.output.unwrap_or(supervise::LOG_CAP);
+    let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout, output, limits };
     let pin = Mutex::new(job.pin.take());
     let run = beside_a_look(job, &pin, || {
         supervise::run(starter, &plan, &job.control, Some(job.reporter))
@@ -443,6 +462,10 @@ fn run_command(
         Ended::NotStarted(errno) => {
             let why = not_started(&job.request, errno);
             failed(job, State::Failed, why)
+        }
+        Ended::OutOfMemory => {
+            let most = limits::size(job.request.limits.memory.unwrap_or_default());
+            failed(job, State::Failed, format!("memory limit: it used more than {most}"))
         }
         Ended::TimedOut => {
             let limit = humantime::format_duration(timeout.unwrap_or_default()).to_string();

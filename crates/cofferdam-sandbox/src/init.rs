@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mounts::{Sources, assemble};
 use crate::userns::{self, setup};
-use crate::{Command, Network, SandboxError, Spec, landlock, seccomp};
+use crate::{Command, Network, SandboxError, Spec, landlock, limits, seccomp};
 
 /// The first argument that makes a binary call [`main`].
 pub const ARGUMENT: &str = "__init";
@@ -46,6 +46,9 @@ pub const ARGUMENT: &str = "__init";
 /// Control bytes from the supervisor.
 pub(crate) const GO: u8 = b'g';
 pub(crate) const END: u8 = b'e';
+
+/// How often memory is counted where no control group does.
+const COUNT_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// How long processes that a command leaves behind have to end when asked.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(500);
@@ -61,6 +64,8 @@ pub(crate) enum Message {
     Refused { step: String, path: Option<std::path::PathBuf>, errno: i32 },
     /// The command could not be started.
     NotStarted { errno: i32 },
+    /// More memory is used than the limit allows.
+    OutOfMemory,
     /// The command ended.
     Exited { code: Option<i32>, signal: Option<i32>, left_running: u32 },
 }
@@ -235,7 +240,7 @@ fn pid_1(
             return Ok(());
         }
     };
-    supervise(child, &control, &signals, status)
+    supervise(child, spec.limits.memory, &control, &signals, status)
 }
 
 /// Brings up `lo`, which a new network namespace has, down.
@@ -372,6 +377,7 @@ fn confine(spec: &Spec) -> io::Result<()> {
     if marked != 0 {
         return Err(io::Error::last_os_error());
     }
+    limits::confine(&spec.limits)?;
     landlock::restrict(spec)?;
     seccomp::restrict(spec.wall)
 }
@@ -437,6 +443,7 @@ impl Program {
 /// Reaps until the command has ended, then ends the rest.
 fn supervise(
     child: Pid,
+    most_memory: Option<u64>,
     control: &OwnedFd,
     signals: &OwnedFd,
     status: &mut Status,
@@ -449,6 +456,13 @@ fn supervise(
     let mut left_running = 0;
     let mut deadline: Option<Instant> = None;
     loop {
+        if let Some(most) = most_memory
+            && limits::memory_in_use(most) > most
+        {
+            // The end of pid 1 is that of everybody.
+            status.send(&Message::OutOfMemory);
+            return Ok(());
+        }
         let mut nobody_left = false;
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -479,6 +493,11 @@ fn supervise(
             let left = deadline.saturating_duration_since(Instant::now());
             Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().max(1_000_000).into() }
         });
+        let timeout = match (timeout, most_memory) {
+            (Some(timeout), Some(_)) => Some(timeout.min(COUNT_EVERY)),
+            (None, Some(_)) => Some(COUNT_EVERY),
+            (timeout, None) => timeout,
+        };
         let mut watched =
             [PollFd::new(control, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
         if let Err(error) = poll(&mut watched, timeout.as_ref())

@@ -8,7 +8,8 @@
 use std::path::Path;
 
 use crate::{
-    Command, Event, Ids, Mount, Network, SandboxError, Spec, Starter, Wall, landlock_abi, view,
+    Command, Event, Ids, Limits, Mount, Network, SandboxError, Spec, Starter, Wall, landlock_abi,
+    view,
 };
 
 /// What the probe found to work.
@@ -56,6 +57,7 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
         network: Network::None,
         wall: Wall::Full,
         writable: vec!["/probe".into()],
+        limits: Limits::default(),
         command: Command {
             argv: ["/bin/sh", "-c", "echo ok > /probe/written"].map(Into::into).to_vec(),
             env: view::environment(&person, [], |_| false),

@@ -10,6 +10,7 @@ use std::process::{Child, Stdio};
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::init::{self, Message};
+use crate::limits::Group;
 use crate::process::ProcessName;
 use crate::{SandboxError, Spec};
 
@@ -49,6 +50,8 @@ pub enum Event {
         /// How many processes it had left running; they were ended.
         left_running: u32,
     },
+    /// It used more memory than it may, by pid 1's count; every process was ended.
+    OutOfMemory,
     /// pid 1 ended without a word: killed by [`Running::kill`] or from outside.
     Killed,
 }
@@ -84,6 +87,14 @@ impl Starter {
             .spawn()
             .map_err(|error| ours("start the sandbox process", error))?;
         Ok(Starter { first, socket: Some(socket) })
+    }
+
+    /// Puts it, and with it the whole task, into control groups.
+    ///
+    /// # Errors
+    /// When the kernel does not let it in.
+    pub fn join(&self, group: &Group) -> io::Result<()> {
+        group.take(self.first.id())
     }
 
     /// Builds the boundary of `spec` and returns once the task's pid 1 is known,
@@ -211,6 +222,10 @@ impl Running {
             Some(Message::Exited { code, signal, left_running }) => {
                 self.reap();
                 Ok(Event::Exited { code, signal, left_running })
+            }
+            Some(Message::OutOfMemory) => {
+                self.reap();
+                Ok(Event::OutOfMemory)
             }
             Some(Message::Refused { step, path, errno }) => {
                 self.reap();

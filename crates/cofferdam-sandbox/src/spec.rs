@@ -1,11 +1,11 @@
-//! What a task gets: handed to pid 1 through a sealed memory file, once.
+//! What a task gets: handed to pid 1 once.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Ids;
+use crate::{Ids, Limits};
 
 /// Everything that pid 1 needs to build a task's view and start its command.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -25,6 +25,8 @@ pub struct Spec {
     pub wall: Wall,
     /// Directories inside in which the task may write (for Landlock).
     pub writable: Vec<PathBuf>,
+    /// What pid 1 has to see to: the limits that no control group holds.
+    pub limits: Limits,
     /// What is run.
     pub command: Command,
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use cofferdam_core::limits;
 use cofferdam_core::request::Level;
 
 /// Isolated write contexts for unattended work: one task, one context, one
@@ -148,6 +149,22 @@ pub struct Run {
     /// The landed commit's message.
     #[arg(short, long)]
     pub message: Option<String>,
+    /// Most memory of all its processes, such as `200MiB` or `4GiB`.
+    #[arg(long, value_name = "SIZE", value_parser = limits::parse_size)]
+    pub memory: Option<u64>,
+    /// Most processors, such as `2` or `0.5`.
+    #[arg(long, value_name = "N", value_parser = limits::parse_cpus)]
+    pub cpus: Option<u64>,
+    /// Most processes and threads; 4096 when nothing is said.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub pids: Option<u64>,
+    /// Most of its output that is kept, 64 MiB when nothing is said; of more the middle
+    /// is cut out.
+    #[arg(long, value_name = "SIZE", value_parser = limits::parse_size)]
+    pub output: Option<u64>,
+    /// Refuse to start unless the kernel enforces this limit.
+    #[arg(long, value_name = "LIMIT", value_parser = ["memory", "cpus", "pids"])]
+    pub require: Vec<String>,
     /// Run the command up to N times in the same context while a check rejects what it
     /// did; `$DAM_FEEDBACK` is a file with what the check said.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]

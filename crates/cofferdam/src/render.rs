@@ -62,6 +62,14 @@ impl Renderer {
                     isolation.level, isolation.network, isolation.uid
                 );
                 self.line(&mut state, &text);
+                let limits: Vec<String> = isolation
+                    .limits
+                    .iter()
+                    .map(|limit| format!("{} {} ({})", limit.name, limit.value, limit.rung))
+                    .collect();
+                if limits.iter().any(|limit| !limit.starts_with("pids 4096 ")) {
+                    self.line(&mut state, &format!("  {DIM}limits: {}{DIM:#}", limits.join(", ")));
+                }
                 if !isolation.tools.is_empty() {
                     let tools = isolation.tools.join(", ");
                     self.line(

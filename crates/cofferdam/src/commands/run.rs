@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use cofferdam_core::request::{Check, Into, Request};
-use cofferdam_core::{Error, ExitCode, Network, TaskName, Wall, task};
+use cofferdam_core::{Error, ExitCode, Limits, Network, TaskName, Wall, task};
 
 use crate::args::{Format, Net, Run};
 use crate::render::Renderer;
@@ -64,6 +64,9 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         name,
         message: args.message.filter(|message| !message.trim().is_empty()),
         land: !args.no_land,
+        limits: Limits { memory: args.memory, cpus: args.cpus, pids: args.pids },
+        require: args.require,
+        output: args.output,
         attempts: args.attempts,
         allow_check_changes: args.allow_check_changes,
         keep: args.keep,

@@ -12,6 +12,7 @@ mod follow;
 mod harvest;
 mod isolation;
 mod judge;
+mod limits;
 mod line;
 mod parallel;
 mod signals;
