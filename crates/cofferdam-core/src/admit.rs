@@ -12,6 +12,7 @@ use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
 use crate::config::RepoConfig;
 use crate::context::Place;
 use crate::control::Control;
+use crate::disk::DISK;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::job::{Job, claim};
@@ -93,6 +94,7 @@ pub(crate) fn admit<'a>(
     request.timeout = request.timeout.or(asked.timeout);
     request.limits = tighter(request.limits, asked.limits);
     request.limits.pids.get_or_insert(PIDS);
+    request.limits.disk.get_or_insert(DISK);
     request.output = request.output.into_iter().chain(asked.output).min();
     // The base is the target's tip, which need not be what is checked out.
     if request.base.is_none() && tip != found.commit {

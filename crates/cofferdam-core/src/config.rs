@@ -122,13 +122,14 @@ impl RepoConfig {
         }
         if let Some(limits) = table.get("limits") {
             let limits = limits.as_table().ok_or("`limits` must be a table, `[limits]`")?;
-            known(limits, "limits.", &["memory", "cpus", "pids", "output"])?;
+            known(limits, "limits.", &["memory", "cpus", "pids", "disk", "output"])?;
             let size = |key: &str| -> Result<Option<u64>, String> {
                 let text = text_of(limits, "limits.", key)?;
                 text.map(parse_size).transpose().map_err(|why| format!("`limits.{key}`: {why}"))
             };
             config.limits = Limits {
                 memory: size("memory")?,
+                disk: size("disk")?,
                 cpus: match limits.get("cpus") {
                     None => None,
                     Some(Value::Integer(number)) => Some(parse_cpus(&number.to_string())),

@@ -135,6 +135,7 @@ pub(crate) fn failure(
         | Ended::TimedOut
         | Ended::Interrupted
         | Ended::OutOfMemory
+        | Ended::OutOfDisk
         | Ended::Killed => return Vec::new(),
         Ended::Exited { .. } => None,
         Ended::NotStarted(errno) => {

@@ -308,7 +308,7 @@ fn run_once(
     let run = supervise::run(starter, &plan, &job.control, None)?;
     let outcome = match run.ended {
         Ended::Exited { code: Some(0), .. } => Outcome::Passed,
-        Ended::Exited { .. } | Ended::OutOfMemory => Outcome::Failed,
+        Ended::Exited { .. } | Ended::OutOfMemory | Ended::OutOfDisk => Outcome::Failed,
         Ended::TimedOut => Outcome::TimedOut,
         Ended::Interrupted => return Ok(None),
         Ended::NotStarted(_) | Ended::Killed => Outcome::Error,

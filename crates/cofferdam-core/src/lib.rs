@@ -22,6 +22,7 @@ pub mod config;
 pub mod context;
 pub mod control;
 pub mod diagnose;
+pub mod disk;
 mod error;
 pub mod facts;
 pub mod gate;

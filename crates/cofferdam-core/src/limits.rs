@@ -18,7 +18,7 @@ pub const PIDS: u64 = 4096;
 /// A limit that is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitReport {
-    /// `memory`, `cpus` or `pids`.
+    /// `memory`, `cpus`, `pids` or `disk`.
     pub name: String,
     /// How much, for people.
     pub value: String,
@@ -37,6 +37,11 @@ pub(crate) struct InForce {
 }
 
 impl InForce {
+    /// Whether the kernel does when memory runs out.
+    pub(crate) fn kernel_kills(&self) -> bool {
+        self.group.holds_memory()
+    }
+
     /// Whether the kernel killed a process for want of memory.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         self.group.ran_out_of_memory()
@@ -75,6 +80,7 @@ pub(crate) fn apply(
     let value = |name: &str| match name {
         "memory" => size(limits.memory.unwrap_or_default()),
         "cpus" => cpus(limits.cpus.unwrap_or_default()),
+        "disk" => size(limits.disk.unwrap_or_default()),
         _ => limits.pids.unwrap_or_default().to_string(),
     };
     let report = |(name, rung): &(&'static str, Rung)| LimitReport {
@@ -109,6 +115,7 @@ pub(crate) fn tighter(one: Limits, other: Limits) -> Limits {
         memory: less(one.memory, other.memory),
         cpus: less(one.cpus, other.cpus),
         pids: less(one.pids, other.pids),
+        disk: less(one.disk, other.disk),
     }
 }
 
@@ -174,9 +181,9 @@ mod tests {
 
     #[test]
     fn of_two_limits_the_tighter_counts() {
-        let one = Limits { memory: Some(5), cpus: None, pids: Some(9) };
-        let other = Limits { memory: Some(7), cpus: Some(1), pids: Some(3) };
-        let both = Limits { memory: Some(5), cpus: Some(1), pids: Some(3) };
+        let one = Limits { memory: Some(5), cpus: None, pids: Some(9), disk: None };
+        let other = Limits { memory: Some(7), cpus: Some(1), pids: Some(3), disk: Some(2) };
+        let both = Limits { memory: Some(5), cpus: Some(1), pids: Some(3), disk: Some(2) };
         assert_eq!(tighter(one, other), both);
     }
 }

@@ -14,6 +14,7 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ use crate::error::IoContext;
 use crate::limits::InForce;
 use crate::log::{LogWriter, Stream};
 use crate::report::{Event, Reporter};
-use crate::{Error, TaskDir};
+use crate::{Error, TaskDir, disk};
 
 /// How long processes have between being asked and being killed.
 pub const GRACE: Duration = Duration::from_secs(10);
@@ -51,6 +52,8 @@ pub enum Ended {
     Interrupted,
     /// It used more memory than it may.
     OutOfMemory,
+    /// It had more on disk than it may.
+    OutOfDisk,
     /// Something outside killed it.
     Killed,
 }
@@ -116,16 +119,26 @@ pub fn run(
     let wakeups = control.wakeups();
     let cause = Mutex::new(None);
     let out_of_memory = running.remote().at("hold", context_dir)?;
-    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let out_of_disk = running.remote().at("hold", context_dir)?;
+    let too_much_disk = AtomicBool::new(false);
+    let (memory_over, memory_is_over) = std::sync::mpsc::channel::<()>();
+    let (disk_over, disk_is_over) = std::sync::mpsc::channel::<()>();
     let event = std::thread::scope(|scope| {
-        if spec.limits.memory.is_none() && !limits.report.is_empty() {
+        if limits.kernel_kills() {
             // The kernel kills one process; what is left of the task is of no use.
             scope.spawn(move || {
-                while is_over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                while memory_is_over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                     if limits.ran_out_of_memory() {
                         return out_of_memory.kill();
                     }
                 }
+            });
+        }
+        if let Some(most) = spec.limits.disk {
+            let (exceeded, ids) = (&too_much_disk, spec.ids);
+            scope.spawn(move || {
+                let ended = disk::watch(context_dir, ids, most, &disk_is_over, &out_of_disk);
+                exceeded.store(ended, Ordering::Release);
             });
         }
         if let Some(pipe) = stdout {
@@ -167,7 +180,7 @@ pub fn run(
         // Before the pumps are joined: every process has to be gone, or a pipe
         // that one of them holds would never end.
         drop(running);
-        drop(over);
+        drop((memory_over, disk_over));
         control.wake();
         event
     })?;
@@ -176,6 +189,7 @@ pub fn run(
     let (ended, left_running) = match (event, cause) {
         (SandboxEvent::OutOfMemory, _) => (Ended::OutOfMemory, 0),
         (_, None) if limits.ran_out_of_memory() => (Ended::OutOfMemory, 0),
+        _ if too_much_disk.load(Ordering::Acquire) => (Ended::OutOfDisk, 0),
         (SandboxEvent::NotStarted { errno }, _) => (Ended::NotStarted(errno), 0),
         (SandboxEvent::Exited { left_running, .. }, Some(Cause::Person)) => {
             (Ended::Interrupted, left_running)

@@ -467,6 +467,10 @@ fn run_command(
             let most = limits::size(job.request.limits.memory.unwrap_or_default());
             failed(job, State::Failed, format!("memory limit: it used more than {most}"))
         }
+        Ended::OutOfDisk => {
+            let most = limits::size(job.request.limits.disk.unwrap_or_default());
+            failed(job, State::Failed, format!("disk limit: it had more than {most} on disk"))
+        }
         Ended::TimedOut => {
             let limit = humantime::format_duration(timeout.unwrap_or_default()).to_string();
             failed(job, State::TimedOut, format!("the command was not done within {limit}"))

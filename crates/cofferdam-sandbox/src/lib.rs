@@ -32,7 +32,7 @@ pub use ids::{FALLBACK_ID, Ids};
 pub use landlock::abi as landlock_abi;
 pub use limits::Limits;
 pub use mounts::read_only_overlay;
-pub use spawn::{Event, Running, Starter};
+pub use spawn::{Event, Remote, Running, Starter};
 pub use spec::{Command, Mount, Network, Spec, Wall};
 pub use userns::enter as enter_user_namespace;
 

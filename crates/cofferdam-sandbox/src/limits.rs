@@ -24,6 +24,10 @@ pub struct Limits {
     /// Processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
+    /// What it has on disk, in bytes. Here it is the most that one file can have; the
+    /// supervisor counts all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<u64>,
 }
 
 /// Who sees to a limit, the strongest first.
@@ -37,7 +41,7 @@ pub enum Rung {
     Rlimit,
     /// The processors that it is bound to; it can undo that.
     Affinity,
-    /// pid 1, which counts every 50 ms.
+    /// pid 1 (memory, every 50 ms) or the supervisor (disk) counts.
     Accounting,
 }
 
@@ -111,6 +115,12 @@ impl Group {
         self.dirs.iter().map(|(_, _, dir)| dir.as_path())
     }
 
+    /// Whether the kernel limits memory by one of them.
+    #[must_use]
+    pub fn holds_memory(&self) -> bool {
+        self.rung(Controller::Memory).is_some()
+    }
+
     /// Whether the kernel killed one of its processes for want of memory.
     #[must_use]
     pub fn ran_out_of_memory(&self) -> bool {
@@ -145,10 +155,13 @@ impl Group {
         if limits.pids.is_some() {
             rungs.push(("pids", Rung::Rlimit));
         }
+        if limits.disk.is_some() {
+            rungs.push(("disk", Rung::Accounting));
+        }
         let rest = Limits {
             memory: limits.memory.filter(|_| memory.is_none()),
             cpus: limits.cpus.filter(|_| cpu.is_none()),
-            pids: limits.pids,
+            ..*limits
         };
         (rest, rungs)
     }
@@ -289,6 +302,11 @@ pub(crate) fn confine(limits: &Limits) -> io::Result<()> {
         let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
         rustix::process::setrlimit(rustix::process::Resource::Nproc, limit)?;
     }
+    if let Some(most) = limits.disk {
+        // Space can be had by one call, between two counts.
+        let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit)?;
+    }
     if let Some(most) = limits.cpus {
         let allowed = rustix::thread::sched_getaffinity(None)?;
         let mut set = rustix::thread::CpuSet::new();
@@ -336,7 +354,7 @@ mod tests {
 
     #[test]
     fn what_no_group_holds_is_left_to_pid_1() {
-        let limits = Limits { memory: Some(1), cpus: Some(1500), pids: Some(3) };
+        let limits = Limits { memory: Some(1), cpus: Some(1500), pids: Some(3), disk: None };
         let (rest, rungs) = Group::default().rest(&limits);
         assert_eq!(rest, limits);
         let names: Vec<_> = rungs.iter().map(|(name, rung)| (*name, rung.as_str())).collect();

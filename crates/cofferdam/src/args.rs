@@ -158,12 +158,16 @@ pub struct Run {
     /// Most processes and threads; 4096 when nothing is said.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub pids: Option<u64>,
+    /// Most that it may have on disk, in the repository, its home and `/tmp`; 10 GiB when
+    /// nothing is said.
+    #[arg(long, value_name = "SIZE", value_parser = limits::parse_size)]
+    pub disk: Option<u64>,
     /// Most of its output that is kept, 64 MiB when nothing is said; of more the middle
     /// is cut out.
     #[arg(long, value_name = "SIZE", value_parser = limits::parse_size)]
     pub output: Option<u64>,
     /// Refuse to start unless the kernel enforces this limit.
-    #[arg(long, value_name = "LIMIT", value_parser = ["memory", "cpus", "pids"])]
+    #[arg(long, value_name = "LIMIT", value_parser = ["memory", "cpus", "pids", "disk"])]
     pub require: Vec<String>,
     /// Run the command up to N times in the same context while a check rejects what it
     /// did; `$DAM_FEEDBACK` is a file with what the check said.

@@ -10,7 +10,7 @@ mod table;
 use std::process::ExitCode;
 
 use clap::Parser;
-use cofferdam_core::{harvest, init, settle};
+use cofferdam_core::{disk, harvest, init, settle};
 
 fn main() -> ExitCode {
     // This binary is also what runs inside and beside a context: first thing,
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {
         Some(init::ARGUMENT) => init::main(),
         Some(harvest::ARGUMENT) => harvest::main(),
+        Some(disk::ARGUMENT) => disk::main(),
         Some(settle::ARGUMENT) => settle::sweep_main(),
         _ => {}
     }

@@ -67,7 +67,9 @@ impl Renderer {
                     .iter()
                     .map(|limit| format!("{} {} ({})", limit.name, limit.value, limit.rung))
                     .collect();
-                if limits.iter().any(|limit| !limit.starts_with("pids 4096 ")) {
+                // Those that everybody has are not worth a line.
+                let usual = ["pids 4096 ", "disk 10.0 GiB "];
+                if limits.iter().any(|limit| !usual.iter().any(|usual| limit.starts_with(usual))) {
                     self.line(&mut state, &format!("  {DIM}limits: {}{DIM:#}", limits.join(", ")));
                 }
                 if !isolation.tools.is_empty() {

@@ -64,7 +64,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         name,
         message: args.message.filter(|message| !message.trim().is_empty()),
         land: !args.no_land,
-        limits: Limits { memory: args.memory, cpus: args.cpus, pids: args.pids },
+        limits: Limits { memory: args.memory, cpus: args.cpus, pids: args.pids, disk: args.disk },
         require: args.require,
         output: args.output,
         attempts: args.attempts,

@@ -200,3 +200,41 @@ fn of_the_output_no_more_is_kept_than_asked_for() {
     assert!(log.stdout.len() < 200 << 10, "{}", log.stdout.len());
     assert!(log.stdout.starts_with("1\n2\n") && log.stdout.ends_with("1000000\n"));
 }
+
+/// What lies below a directory, in bytes on disk.
+fn on_disk(dir: &std::path::Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    crate::bed::walk(dir, &mut |_, meta| bytes += meta.blocks() * 512);
+    bytes
+}
+
+#[test]
+fn too_much_on_disk_ends_a_task_before_it_is_twice_as_much() {
+    for script in [
+        "for n in 1 2 3 4; do cat /dev/zero > f$n & cat /dev/zero > /tmp/f$n & done; sleep 60",
+        "fallocate -l 10G big; cat /dev/zero > small; sleep 60",
+        // Where the owner can't look.
+        "mkdir d; chmod 300 d; for n in 1 2 3 4; do cat /dev/zero > d/$n & done; sleep 60",
+        "mkdir -p ~/deep/a; for n in 1 2 3 4; do cat /dev/zero > ~/deep/a/$n & done; sleep 60",
+    ] {
+        let world = World::new();
+        let mut command = world.dam_command(["run", "--name", "t", "--disk", "100MiB", "--"]);
+        let mut task = command
+            .args(["sh", "-c", script])
+            .stderr(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("dam");
+        let tasks = world.state().join("contexts/tasks");
+        let mut most = 0;
+        while task.try_wait().expect("wait").is_none() {
+            most = most.max(on_disk(&tasks));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let done = crate::support::Done::from(task.wait_with_output().expect("dam"));
+        done.expect_code(1).says("disk limit: it had more than 100.0 MiB on disk");
+        assert!(most < 200 << 20, "{} MiB: {script}", most >> 20);
+        assert_eq!(world.state_of("t"), "failed");
+    }
+}
