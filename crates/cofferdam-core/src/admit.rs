@@ -113,6 +113,9 @@ pub(crate) fn admit<'a>(
     for path in &request.carry {
         check_carried(path)?;
     }
+    for input in &request.inputs {
+        place.check_input(input)?;
+    }
 
     let task_dir = dam.task_dir(&id);
     let lock = claim(&task_dir)?;

@@ -25,7 +25,8 @@ use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Command, Ids, Limits, Mount, Network, Spec, Wall};
 
 use crate::error::IoContext;
-use crate::tools::{ToolDir, Tools};
+use crate::input::{Input, InputReport, Kind};
+use crate::tools::{INPUT, ToolDir, Tools};
 use crate::{Dam, Error};
 
 /// Where a task finds what it has to be told, inside.
@@ -60,8 +61,11 @@ pub struct Place {
     pub person: Person,
     /// Name and mail address that git commits with, inside as outside.
     pub identity: Option<(String, String)>,
-    /// The tool homes that a task sees.
+    /// The tool homes that a task sees, and directories that are its inputs.
     pub tools: Tools,
+    /// Files that are its inputs: the copy, relative to [`Context::base`], and where it
+    /// appears.
+    pub files: Vec<(PathBuf, PathBuf)>,
     /// What stays out of sight where a granted directory holds it: the state
     /// directory, and the repository that a linked worktree belongs to.
     pub hidden: Vec<PathBuf>,
@@ -117,7 +121,56 @@ impl Place {
         let apart = [hidden.as_slice(), std::slice::from_ref(&top)].concat();
         let tools = Tools::find(&person.home, |name| std::env::var_os(name), &apart);
         let identity = config.identity();
-        Ok(Place { top, objects, person, identity, tools, hidden })
+        Ok(Place { top, objects, person, identity, tools, files: Vec::new(), hidden })
+    }
+
+    /// Refuses an input that would show what has to stay apart, or lies where nothing
+    /// can be put.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn check_input(&self, input: &Input) -> Result<(), Error> {
+        let overlap = |one: &Path, other: &Path| one.starts_with(other) || other.starts_with(one);
+        let refuse = |why: &str| {
+            let message = format!("`{}` can't be an input: {why}", input.source.display());
+            Err(Error::usage(message, None))
+        };
+        let apart = || self.hidden.iter().chain([&self.top]);
+        if input.source.is_dir() && apart().any(|path| overlap(&input.source, path)) {
+            return refuse("it holds, or lies in, the repository or the state directory");
+        }
+        if apart().any(|path| input.source.starts_with(path)) {
+            return refuse("it lies in the repository or the state directory; see `--carry`");
+        }
+        if apart().any(|path| overlap(&input.dest, path)) {
+            return refuse("its place inside is the repository's or the state directory's");
+        }
+        let system = ["/proc", "/sys", "/dev", "/etc", "/run"];
+        let mut system = system.iter().chain(SYSTEM_DIRS).map(Path::new);
+        if self.person.home.starts_with(&input.dest) || system.any(|dir| overlap(dir, &input.dest))
+        {
+            return refuse("its place inside is the home directory's or the system's");
+        }
+        if self.tools.dirs.iter().any(|dir| overlap(&dir.path, &input.dest)) {
+            return refuse("its place inside is a tool home's, which is seen anyway");
+        }
+        Ok(())
+    }
+
+    /// Lets inputs appear; copies of files are in `dir`, by number.
+    pub(crate) fn show_inputs(&mut self, inputs: &[InputReport], dir: &Path) {
+        for (number, input) in inputs.iter().enumerate() {
+            match input.kind {
+                Kind::Directory => self.tools.dirs.push(ToolDir {
+                    name: INPUT.into(),
+                    path: input.dest.clone(),
+                    source: input.source.clone(),
+                    hidden: Vec::new(),
+                    state: Vec::new(),
+                }),
+                _ => self.files.push((dir.join(number.to_string()), input.dest.clone())),
+            }
+        }
     }
 
     /// The variables that a command inside starts with.
@@ -415,6 +468,14 @@ impl Context {
                 upper: self.relative(&format!("{home}/upper")),
                 work: self.relative(&format!("{home}/work")),
                 dest: dir.path.clone(),
+            });
+        }
+        for (copy, dest) in &place.files {
+            mounts.push(Mount::Bind {
+                source: copy.clone(),
+                dest: dest.clone(),
+                writable: false,
+                executable: true,
             });
         }
         let (lower, upper) = self.lowers();

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::diagnose::Diagnosis;
+use crate::input::InputReport;
 use crate::receipt::{CheckReport, Isolation};
 use crate::target::TargetRef;
 
@@ -52,6 +53,9 @@ pub struct Facts {
     /// Where the command was started, inside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathBuf>,
+    /// What it was given to read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<InputReport>,
     /// How often the command was started.
     pub attempt: u32,
     /// How each attempt but the last ended.

@@ -401,6 +401,10 @@ fn environment(job: &Job<'_>) -> String {
         take(dir.as_os_str().as_bytes());
         take_entries(&dir, &mut take);
     }
+    for input in &job.facts.inputs {
+        take(input.dest.as_os_str().as_bytes());
+        take(input.fingerprint.as_bytes());
+    }
     for dir in &job.place.tools.dirs {
         take(dir.path.as_os_str().as_bytes());
         for state in dir.state.iter().map(|state| dir.source.join(state)) {

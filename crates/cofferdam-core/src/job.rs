@@ -1,5 +1,6 @@
 //! A task in hand: everything that its steps need, and its lock.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cofferdam_git::gitdir;
@@ -72,7 +73,8 @@ pub(crate) fn reopen<'a>(
     let config = PersonConfig::read(&repo)?;
     let store = dam.store(&repo, &config)?;
     let ids = *Facts::need("user", facts.ids.as_ref())?;
-    let place = Place::new(dam, &repo, &config, ids)?;
+    let mut place = Place::new(dam, &repo, &config, ids)?;
+    place.show_inputs(&facts.inputs, &relative_inputs(dam, &dir));
     let excludes = gitdir::excludes(&repo, &config)?;
     Ok(Job {
         dam,
@@ -93,6 +95,12 @@ pub(crate) fn reopen<'a>(
         lock,
         pin: None,
     })
+}
+
+/// Where copies of inputs are, as contexts are told.
+pub(crate) fn relative_inputs(dam: &Dam, dir: &TaskDir) -> PathBuf {
+    let inputs = dir.inputs();
+    inputs.strip_prefix(dam.contexts_dir()).map(Path::to_owned).unwrap_or(inputs)
 }
 
 /// Makes a task's directory and takes its lock. A collection that comes in between

@@ -30,7 +30,7 @@ use crate::judge_files::JudgeFiles;
 use crate::report::Event;
 use crate::request::Check;
 use crate::target::{Change, PublishError, TargetRef};
-use crate::{Error, judge_files, reconcile};
+use crate::{Error, input, judge_files, reconcile};
 
 /// How often a target that somebody else moved is tried again.
 const TRIES: u32 = 5;
@@ -62,7 +62,11 @@ pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
         if job.interrupted() {
             return job.end(State::Cancelled, "interrupted");
         }
-        if !verify(job, &candidate, &files, &checks)? {
+        if inputs_changed(job)? || !verify(job, &candidate, &files, &checks)? {
+            return Ok(());
+        }
+        // A check read them, too.
+        if !checks.is_empty() && inputs_changed(job)? {
             return Ok(());
         }
         if !publish {
@@ -81,6 +85,18 @@ pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
         }
     }
     job.end(State::Conflicted, "the target moved faster than it could be verified")
+}
+
+/// Whether an input is no longer what the task was given; the task has ended then.
+fn inputs_changed(job: &mut Job<'_>) -> Result<bool, Error> {
+    for input in job.facts.inputs.clone() {
+        if input::has_changed(&input)? {
+            let why = format!("its input `{}` has changed since", input.source.display());
+            job.end(State::Ready, &why)?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Waits for the target's landing lock; `None` when a person lost patience.

@@ -27,6 +27,7 @@ mod error;
 pub mod facts;
 pub mod gate;
 pub mod harvest;
+pub mod input;
 mod job;
 mod judge_files;
 pub mod land;

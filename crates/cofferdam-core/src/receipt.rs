@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnose::Diagnosis;
 use crate::facts::{ChangeCounts, Facts};
+use crate::input::InputReport;
 use crate::limits::LimitReport;
 use crate::request::{Level, Request};
 use crate::{Error, ExitCode};
@@ -137,6 +138,8 @@ pub struct Receipt {
     pub landed: Option<String>,
     /// What isolated it.
     pub isolation: Option<Isolation>,
+    /// What it was given to read.
+    pub inputs: Vec<InputReport>,
     /// How often the command was started.
     pub attempt: u32,
     /// How each attempt but the last ended.
@@ -203,6 +206,7 @@ impl Receipt {
             landed_on: facts.landed_on.as_ref().map(ToString::to_string),
             landed: facts.landed.as_ref().map(ToString::to_string),
             isolation: facts.isolation,
+            inputs: facts.inputs,
             attempt: facts.attempt,
             attempts: facts.attempts,
             command_exit: facts.exit_code,

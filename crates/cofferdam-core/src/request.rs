@@ -9,6 +9,8 @@ use cofferdam_ledger::TaskName;
 use cofferdam_sandbox::{Limits, Network, Wall};
 use serde::{Deserialize, Serialize};
 
+use crate::input::Input;
+
 /// How strong the boundary is.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema,
@@ -123,6 +125,9 @@ pub struct Request {
     pub message: Option<String>,
     /// Whether to land when everything is well.
     pub land: bool,
+    /// Outside data that it may read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<Input>,
     /// What it may use at most.
     #[serde(default)]
     pub limits: Limits,

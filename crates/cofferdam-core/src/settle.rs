@@ -40,7 +40,7 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// The parts of a task's directory that are its context.
 const CONTEXT: &[&str] =
-    &["upper", "work", "homes", "home", "tmp", "out", "checks", "merge", "ns", "carried"];
+    &["upper", "work", "homes", "home", "tmp", "out", "inputs", "checks", "merge", "ns", "carried"];
 
 /// What [`housekeeping`] did.
 #[derive(Debug, Default)]

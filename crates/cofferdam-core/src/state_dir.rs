@@ -203,6 +203,12 @@ impl TaskDir {
         self.dir.join("log")
     }
 
+    /// Copies of files that are its inputs, by number.
+    #[must_use]
+    pub fn inputs(&self) -> PathBuf {
+        self.path().join("inputs")
+    }
+
     /// Control groups that were made for it, a path a line.
     #[must_use]
     pub fn groups(&self) -> PathBuf {

@@ -11,6 +11,7 @@
 //! more. Whatever goes wrong on the way ends the task in a state that says so,
 //! with its work still there.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -28,7 +29,7 @@ use crate::control::Control;
 use crate::diagnose::Role;
 use crate::error::IoContext;
 use crate::facts::{ChangeCounts, Facts};
-use crate::job::{Job, reopen};
+use crate::job::{Job, relative_inputs, reopen};
 use crate::limits::{self, InForce};
 use crate::look::beside_a_look;
 use crate::receipt::Receipt;
@@ -36,7 +37,7 @@ use crate::report::{Event, Reporter};
 use crate::request::Request;
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, config, diagnose, gate, harvest, land, settle};
+use crate::{Dam, Error, boundary, config, diagnose, gate, harvest, input, land, settle};
 
 /// Begins to look at the repository that `dir` is in, for [`run`]: it goes on while
 /// the state directory is opened.
@@ -268,6 +269,7 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
     if job.request.carry_dirty {
         carry_dirty(job)?;
     }
+    take_inputs(job)?;
     let pinned = Facts::need("base", job.facts.pinned.as_ref())?.clone();
     if !matches!(job.target(), TargetRef::Remote(_)) {
         job.pin = Some(Pin::start(&job.repo, job.id.as_str(), &pinned)?);
@@ -331,6 +333,27 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         warm,
     });
     Ok(context)
+}
+
+/// Copies the files that are inputs, and lets all inputs appear.
+fn take_inputs(job: &mut Job<'_>) -> Result<(), Error> {
+    if job.request.inputs.is_empty() {
+        return Ok(());
+    }
+    let dir = job.dir.inputs();
+    std::fs::create_dir(&dir).at("make", &dir)?;
+    for (number, input) in job.request.inputs.iter().enumerate() {
+        let copy = dir.join(number.to_string());
+        let report = input::take(input, &copy)?;
+        if report.kind != input::Kind::Directory {
+            let mode = std::fs::Permissions::from_mode(0o555);
+            std::fs::set_permissions(&copy, mode).at("set the mode of", &copy)?;
+        }
+        job.facts.inputs.push(report);
+    }
+    let dir = relative_inputs(job.dam, &job.dir);
+    job.place.show_inputs(&job.facts.inputs, &dir);
+    Ok(())
 }
 
 /// The uncommitted work of the checkout becomes the base: a commit of ours on
@@ -404,6 +427,7 @@ fn run_command(
             "wall": job.request.wall,
             "read_only": job.request.read_only,
             "carried": job.request.carry,
+            "inputs": job.facts.inputs.iter().map(|input| &input.dest).collect::<Vec<_>>(),
             "timeout_s": job.request.timeout.map(|timeout| timeout.as_secs()),
         }),
     };

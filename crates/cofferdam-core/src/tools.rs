@@ -46,6 +46,9 @@ struct Dir {
     follow: Vec<PathBuf>,
 }
 
+/// What a directory is called that is an input and no tool home.
+pub(crate) const INPUT: &str = "input";
+
 /// A directory that a task sees through a private overlay, at its own path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolDir {
@@ -139,7 +142,7 @@ impl Tools {
     #[must_use]
     pub fn describe(&self, home: &Path) -> Vec<String> {
         let mut said: Vec<(String, Vec<String>)> = Vec::new();
-        for dir in &self.dirs {
+        for dir in self.dirs.iter().filter(|dir| dir.name != INPUT) {
             let shown = match dir.path.strip_prefix(home) {
                 Ok(below) => format!("~/{}", below.display()),
                 Err(_) => dir.path.display().to_string(),

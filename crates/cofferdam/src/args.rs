@@ -128,6 +128,10 @@ pub struct Run {
     /// Give the task a copy of a path that is not in the base, such as `.env.test`.
     #[arg(long, value_name = "PATH")]
     pub carry: Vec<PathBuf>,
+    /// Let the task read a file or directory of the host's, at its own path or at DEST: a
+    /// file as it is when the task starts, a directory through an overlay of its own.
+    #[arg(long = "input", value_name = "PATH[:DEST]")]
+    pub inputs: Vec<PathBuf>,
     /// Start from the uncommitted work in the checkout; only what the task adds lands.
     #[arg(long, conflicts_with_all = ["base", "into"])]
     pub carry_dirty: bool,

@@ -65,6 +65,9 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
             row("tools", isolation.tools.join(", "));
         }
     }
+    for input in &receipt.inputs {
+        row("input", format!("{} at {}", input.source.display(), input.dest.display()));
+    }
     for check in &receipt.checks {
         let how = if check.cached { "cached".into() } else { table::duration(check.took_ms) };
         row("check", format!("`{}` {} ({how})", check.name, check.outcome));

@@ -10,6 +10,7 @@ mod diagnosis;
 mod docs;
 mod follow;
 mod harvest;
+mod inputs;
 mod isolation;
 mod judge;
 mod limits;
