@@ -23,15 +23,16 @@ use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
 use cofferdam_sandbox::{Network, Wall};
 use sha2::{Digest, Sha256};
 
-use crate::context::{Context, Told, What};
+use crate::context::{Context, Place, Told, What};
 use crate::diagnose::Role;
 use crate::error::IoContext;
+use crate::input::InputReport;
 use crate::job::Job;
 use crate::judge_files::JudgeFiles;
 use crate::log::read_tail;
 use crate::receipt::CheckReport;
 use crate::report::Event;
-use crate::request::Check;
+use crate::request::{Check, Level, Request};
 use crate::supervise::{self, Ended, Plan};
 use crate::{Error, boundary, diagnose, limits, read_log};
 
@@ -102,7 +103,8 @@ fn judge_one(
     run_on: &Candidate,
     checks: &[Check],
 ) -> Result<Judgement, Error> {
-    let environment = environment(job);
+    let Request { level, wall, .. } = job.request;
+    let environment = environment(&job.place, level, wall, &job.facts.inputs);
     let text = job.commit_text()?;
     let said = [text.name, text.mail, text.message];
     for (number, check) in checks.iter().enumerate() {
@@ -382,16 +384,16 @@ fn hex(bytes: &[u8]) -> String {
 /// A hash of what checks run in: variables, level, walls, for each entry of PATH the
 /// names, link targets, inodes, sizes and times of its programs, and the same of what
 /// in a tool home decides which of its tools is used.
-fn environment(job: &Job<'_>) -> String {
+fn environment(place: &Place, level: Level, wall: Wall, inputs: &[InputReport]) -> String {
     let mut hash = Sha256::new();
     let mut take = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
-    take(job.request.level.to_string().as_bytes());
-    take(if job.request.wall == Wall::Nested { b"nested" } else { b"full" });
-    take(&job.ids.uid.to_le_bytes());
-    let variables = job.place.environment();
+    take(level.to_string().as_bytes());
+    take(if wall == Wall::Nested { b"nested" } else { b"full" });
+    take(&place.person.ids.uid.to_le_bytes());
+    let variables = place.environment();
     for (key, value) in &variables {
         take(key.as_bytes());
         take(value.as_bytes());
@@ -401,11 +403,11 @@ fn environment(job: &Job<'_>) -> String {
         take(dir.as_os_str().as_bytes());
         take_entries(&dir, &mut take);
     }
-    for input in &job.facts.inputs {
+    for input in inputs {
         take(input.dest.as_os_str().as_bytes());
         take(input.fingerprint.as_bytes());
     }
-    for dir in &job.place.tools.dirs {
+    for dir in &place.tools.dirs {
         take(dir.path.as_os_str().as_bytes());
         for state in dir.state.iter().map(|state| dir.source.join(state)) {
             take_entry(&state, &mut take);
@@ -437,5 +439,56 @@ fn take_entry(path: &Path, take: &mut impl FnMut(&[u8])) {
         && let Ok(target) = std::fs::read_link(path)
     {
         take(target.as_os_str().as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cofferdam_sandbox::Ids;
+    use cofferdam_sandbox::view::Person;
+
+    use super::*;
+    use crate::input::Kind;
+    use crate::tools::{ToolDir, Tools};
+
+    #[test]
+    fn each_part_of_the_environment_counts() {
+        let temp = tempfile::tempdir().expect("temporary directory");
+        let home = temp.path().to_owned();
+        std::fs::write(home.join("settings.toml"), "1").expect("write");
+        let tool = ToolDir {
+            name: "rust".into(),
+            path: home.clone(),
+            source: home.clone(),
+            hidden: Vec::new(),
+            state: vec!["settings.toml".into()],
+        };
+        let place = |uid: u32| Place {
+            top: "/repo".into(),
+            objects: Vec::new(),
+            person: Person {
+                ids: Ids { uid, gid: 7, switch: false },
+                name: "ann".into(),
+                home: home.clone(),
+            },
+            identity: None,
+            tools: Tools { dirs: vec![tool.clone()], env: Vec::new() },
+            files: Vec::new(),
+            hidden: Vec::new(),
+        };
+        let input = |fingerprint: &str| {
+            let (source, dest) = ("/in".into(), "/in".into());
+            vec![InputReport { source, dest, kind: Kind::File, fingerprint: fingerprint.into() }]
+        };
+        let usual = || environment(&place(7), Level::Sandbox, Wall::Full, &input("1"));
+        let first = usual();
+        assert_eq!(usual(), first);
+        assert_ne!(environment(&place(8), Level::Sandbox, Wall::Full, &input("1")), first);
+        assert_ne!(environment(&place(7), Level::Worktree, Wall::Full, &input("1")), first);
+        assert_ne!(environment(&place(7), Level::Sandbox, Wall::Nested, &input("1")), first);
+        assert_ne!(environment(&place(7), Level::Sandbox, Wall::Full, &input("2")), first);
+        assert_ne!(environment(&place(7), Level::Sandbox, Wall::Full, &[]), first);
+        std::fs::write(home.join("settings.toml"), "22").expect("write");
+        assert_ne!(usual(), first);
     }
 }

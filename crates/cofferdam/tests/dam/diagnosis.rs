@@ -185,9 +185,10 @@ fn a_file_system_in_memory_that_is_full() {
     let script = "python3 -c '
 import os
 file = os.open(\"/dev/shm/x\", os.O_CREAT | os.O_WRONLY)
-try: os.posix_fallocate(file, 0, 1 << 60)
+try: os.posix_fallocate(file, 0, 1 << 50)
 except OSError as error: raise OSError(error.errno, error.strerror, \"/dev/shm/x\")'";
-    tells(world.run(&[], script).expect_code(1), "lies in memory", "on disk");
+    let done = world.run(&["--disk", "2PiB"], script);
+    tells(done.expect_code(1), "lies in memory", "on disk");
     tells_nothing(world.run(&[], "echo x > /dev/full").expect_code(1));
 }
 

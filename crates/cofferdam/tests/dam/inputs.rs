@@ -128,28 +128,6 @@ fn a_directory_that_changed_waits_for_a_person() {
 }
 
 #[test]
-fn a_verdict_is_void_when_an_input_is_another() {
-    let world = World::new();
-    world.write("../in", "1\n");
-    let path = world.dir().join("in").display().to_string();
-    let cached = |name: &str| {
-        let options =
-            ["--name", name, "--no-land", "-m", "same", "--input", &path, "--check", "true"];
-        world.run(&options, "echo same > a.txt").expect_code(8);
-        world.task(name)["checks"][0]["cached"].as_bool().expect("a check")
-    };
-    assert!(!cached("first"));
-    // The commit message has the task's name in it: another task is another commit.
-    world.dam(["land", "first", "--no-check"]);
-    world.git(["reset", "--quiet", "--hard", "HEAD~"]);
-    let key = |name: &str| world.task(name)["checks"][0]["key"].as_str().expect("key").to_owned();
-    cached("second");
-    world.write("../in", "2\n");
-    cached("third");
-    assert_ne!(key("second"), key("third"));
-}
-
-#[test]
 fn locks_on_an_input_are_the_tasks_own() {
     let world = World::new();
     world.write("../books/one.md", "1\n");

@@ -203,3 +203,54 @@ fn values_of_a_check_are_looked_at() {
         with(&[("cofferdam.toml", text)]).run(&[], "true").expect_code(2).says(words);
     }
 }
+
+/// Verifies a task, changes something, and lands it: whether the first verdict still
+/// stood then.
+fn still_stands(world: &mut World, change: impl FnOnce(&mut World), env: &[(&str, &str)]) -> bool {
+    let options = ["--name", "t", "--no-land", "--check", "./ci"];
+    world.run(&options, "echo good > a.txt").expect_code(8);
+    assert_eq!(world.task("t")["checks"][0]["cached"], false);
+    change(world);
+    let mut land = world.dam_command(["land", "t"]);
+    let output = land.envs(env.iter().copied()).output().expect("dam");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    world.task("t")["checks"][0]["cached"].as_bool().expect("a check")
+}
+
+#[test]
+fn a_verdict_stands_while_nothing_of_it_has_changed() {
+    assert!(still_stands(&mut with(&[]), |_| (), &[]));
+}
+
+#[test]
+fn a_verdict_is_void_with_another_program_on_the_path() {
+    let mut world = with(&[]);
+    world.script("../home/.cargo/bin/python3", "exec /usr/bin/python3 \"$@\"");
+    world.prefer(&world.home().join(".cargo/bin").display().to_string());
+    let other = |world: &mut World| world.script("../home/.cargo/bin/python3", "exit 0");
+    assert!(!still_stands(&mut world, other, &[]));
+}
+
+#[test]
+fn a_verdict_is_void_with_another_value_in_the_environment() {
+    assert!(!still_stands(&mut with(&[]), |_| (), &[("LANG", "xx_YY.UTF-8")]));
+}
+
+#[test]
+fn a_verdict_is_void_with_another_pinned_file() {
+    let other = |world: &mut World| {
+        world.script("ci", "! grep -q -e bad -e worse a.txt");
+        world.commit("another check");
+    };
+    assert!(!still_stands(&mut with(&[]), other, &[]));
+}
+
+#[test]
+fn a_verdict_is_void_with_another_toolchain_chosen() {
+    let mut world = with(&[]);
+    world.write("../home/.rustup/settings.toml", "default_toolchain = \"stable\"\n");
+    let other = |world: &mut World| {
+        world.write("../home/.rustup/settings.toml", "default_toolchain = \"nightly\"\n")
+    };
+    assert!(!still_stands(&mut world, other, &[]));
+}
