@@ -34,6 +34,7 @@ pub mod land;
 pub mod limits;
 mod log;
 mod look;
+pub mod lookup;
 pub mod query;
 pub mod receipt;
 pub mod reconcile;

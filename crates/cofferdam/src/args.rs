@@ -86,7 +86,7 @@ pub enum Command {
     /// Collect what is no longer needed.
     Gc(Gc),
     /// Try each thing that isolation needs on this machine, and say what is missing.
-    Doctor,
+    Doctor(Doctor),
     /// Show it all in a throw-away repository: eight tasks in parallel.
     Demo(Demo),
     /// Print the completion script of a shell.
@@ -299,6 +299,14 @@ pub struct Gc {
     /// Only say what would go.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Look around.
+#[derive(Debug, ClapArgs)]
+pub struct Doctor {
+    /// A command: whether it would find its programs in a context of this repository.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }
 
 /// Show it all.

@@ -1,7 +1,9 @@
 //! `dam doctor`: what this machine can do, found out by doing it.
 
 use cofferdam_core::boundary::{Boundary, Sandbox};
-use cofferdam_core::{Dam, Error, ExitCode};
+use std::ffi::OsString;
+
+use cofferdam_core::{Dam, Error, ExitCode, lookup};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -30,13 +32,16 @@ pub struct DoctorReport {
     pub findings: Vec<Finding>,
 }
 
-/// Tries everything and prints what was found.
-pub fn doctor(format: Format) -> Result<ExitCode, Error> {
+/// Tries everything and prints what was found, also of what `command` would find.
+pub fn doctor(command: &[OsString], format: Format) -> Result<ExitCode, Error> {
     let mut findings = vec![git()];
     match Dam::default_dir().and_then(|dir| Dam::open(&dir)) {
         Ok(dam) => {
             findings.push(ok("state directory", dam.dir().display().to_string()));
             sandbox(&dam, &mut findings);
+            if !command.is_empty() {
+                programs(&dam, command, &mut findings)?;
+            }
         }
         Err(error) => findings.push(missing("state directory", &error)),
     }
@@ -75,6 +80,42 @@ fn missing(what: &str, error: &Error) -> Finding {
         source = cause.source();
     }
     Finding { what: what.into(), outcome: "missing".into(), found, hint: error.hint() }
+}
+
+/// What a command would find in a context of the repository that one stands in.
+fn programs(dam: &Dam, command: &[OsString], findings: &mut Vec<Finding>) -> Result<(), Error> {
+    let dir = std::env::current_dir().map_err(|source| Error::Io {
+        step: "find the current directory",
+        path: ".".into(),
+        source,
+    })?;
+    let sight = lookup::look_up(dam, &dir, command)?;
+    for program in sight.programs {
+        let what = format!("`{}`", program.program);
+        findings.push(match (program.inside, program.outside) {
+            (Some(inside), _) => ok(&what, inside.display().to_string()),
+            (None, Some(outside)) => Finding {
+                what,
+                outcome: "missing".into(),
+                found: format!("`{}` is not inside", outside.display()),
+                hint: Some(
+                    "a task sees system directories, tool homes and what is committed; \
+                     `--input` or `--carry` shows it more"
+                        .into(),
+                ),
+            },
+            (None, None) => Finding {
+                what,
+                outcome: "missing".into(),
+                found: "there is none, neither inside nor outside".into(),
+                hint: None,
+            },
+        });
+    }
+    let tools = if sight.tools.is_empty() { "none".into() } else { sight.tools.join(", ") };
+    findings.push(ok("tool homes", tools));
+    findings.push(ok("network", "none, unless `--net open` is said; a check never has one".into()));
+    Ok(())
 }
 
 fn git() -> Finding {

@@ -34,7 +34,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Stop(name) => stop::stop(&name.name, format),
         Command::Wait(name) => stop::wait(&name.name, format),
         Command::Gc(gc) => gc::gc(&gc, format),
-        Command::Doctor => doctor::doctor(format),
+        Command::Doctor(args) => doctor::doctor(&args.command, format),
         Command::Demo(demo) => demo::demo(&demo),
         Command::Completion { shell } => meta::completion(shell),
         Command::Man { dir } => meta::man(dir.as_deref()),

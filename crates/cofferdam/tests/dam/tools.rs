@@ -168,6 +168,31 @@ for top, dirs, names in os.walk('/'):
     Done::from(task.wait_with_output().expect("dam")).expect_code(0);
 }
 
+#[test]
+fn doctor_says_whether_a_command_would_find_its_programs() {
+    let mut world = World::new();
+    let (cargo, odd) = (world.home().join(".cargo/bin"), world.dir().join("odd"));
+    world.prefer(&format!("{}:{}", cargo.display(), odd.display()));
+    world.script("../home/.cargo/bin/some-tool", "true");
+    world.script("../odd/odd-tool", "true");
+    world.write("../home/.cargo/bin/script", "#!/usr/bin/env odd-tool\n");
+    world.sh("chmod +x ~/.cargo/bin/script; echo > new; chmod +x new");
+    let doctor = |program: &str| world.dam(["doctor", "--", program]);
+    let found = doctor("some-tool").expect_code(0).stdout.clone();
+    assert!(found.contains(".cargo/bin/some-tool") && found.contains("rust (~/.cargo)"), "{found}");
+    doctor("./ci").expect_code(0);
+    for (program, words) in [
+        ("odd-tool", "odd/odd-tool` is not inside"),
+        // Found, but what runs it is not.
+        ("script", "odd/odd-tool` is not inside"),
+        ("./new", "new` is not inside"),
+        ("nothing-of-that-name", "neither inside nor outside"),
+    ] {
+        let found = doctor(program).expect_code(6).stdout.clone();
+        assert!(found.contains(words), "{program}: {found}");
+    }
+}
+
 /// A copy of the toolchain that builds this test and of its packages, not unpacked,
 /// in the home.
 fn toolchain(world: &World) {
