@@ -34,12 +34,7 @@ pub(crate) fn admit<'a>(
     reporter: &'a dyn Reporter,
 ) -> Result<(Job<'a>, Started), Error> {
     let config = std::mem::take(&mut found.config);
-    if config.identity().is_none() {
-        return Err(Error::usage(
-            "git does not know who you are, and what lands is a commit of yours",
-            "`git config --global user.name NAME` and `git config --global user.email ADDRESS`",
-        ));
-    }
+    need_identity(&config)?;
     let refs = gitdir::list_refs(&found.repo)?;
     let store = dam.store(&found.repo, &config)?;
     let head = match &request.base {
@@ -166,6 +161,17 @@ pub(crate) fn admit<'a>(
         pin: None,
     };
     Ok((job, refs))
+}
+
+/// Refuses where git does not know who commits, before anything runs.
+pub(crate) fn need_identity(config: &PersonConfig) -> Result<(), Error> {
+    if config.identity().is_some() {
+        return Ok(());
+    }
+    Err(Error::usage(
+        "git does not know who you are, and what lands is a commit of yours",
+        "`git config --global user.name NAME` and `git config --global user.email ADDRESS`",
+    ))
 }
 
 pub(crate) fn isolation(request: &Request, place: &Place) -> Isolation {

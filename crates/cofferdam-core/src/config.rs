@@ -101,7 +101,7 @@ impl RepoConfig {
                 config.checks.push(Check {
                     name: name.map_or_else(|| format!("check {}", number + 1), str::to_owned),
                     timeout: duration_of(check, "check.", "timeout")?,
-                    pinned: texts_of(check, "check.", "pinned")?,
+                    pinned: patterns_of(check, "check.", "pinned")?,
                     retry: match check.get("retry") {
                         None => 0,
                         Some(Value::Integer(times @ 0..=MOST_RETRIES)) => *times as u32,
@@ -149,7 +149,7 @@ impl RepoConfig {
         if let Some(land) = table.get("land") {
             let land = land.as_table().ok_or("`land` must be a table, `[land]`")?;
             known(land, "land.", &["protect"])?;
-            config.protect = texts_of(land, "land.", "protect")?;
+            config.protect = patterns_of(land, "land.", "protect")?;
         }
         Ok(config)
     }
@@ -188,6 +188,24 @@ fn texts_of(table: &Table, prefix: &str, key: &str) -> Result<Vec<String>, Strin
     let Some(value) = table.get(key) else { return Ok(Vec::new()) };
     let text = |value: &Value| value.as_str().map(str::to_owned).ok_or_else(wrong);
     value.as_array().ok_or_else(wrong)?.iter().map(text).collect()
+}
+
+/// Patterns of whole paths; one that can match none is an error.
+fn patterns_of(table: &Table, prefix: &str, key: &str) -> Result<Vec<String>, String> {
+    let patterns = texts_of(table, prefix, key)?;
+    for pattern in &patterns {
+        let plain = pattern.strip_prefix("./").unwrap_or(pattern);
+        let odd = plain.is_empty()
+            || plain.starts_with(['/', '!'])
+            || plain.split('/').any(|part| part == "..")
+            || plain.trim_end_matches('/').contains("//");
+        if odd {
+            return Err(format!(
+                "`{prefix}{key}`: `{pattern}` matches no path; paths begin at the top of the repository, without `/`"
+            ));
+        }
+    }
+    Ok(patterns)
 }
 
 fn duration_of(table: &Table, prefix: &str, key: &str) -> Result<Option<Duration>, String> {

@@ -535,7 +535,13 @@ impl Context {
             wall,
             writable,
             limits,
-            command: Command { argv: command, env: environment, cwd: cwd.into(), umask: 0o022 },
+            command: Command {
+                argv: command,
+                env: environment,
+                cwd: cwd.into(),
+                else_cwd: place.top.clone(),
+                umask: 0o022,
+            },
         }
     }
 

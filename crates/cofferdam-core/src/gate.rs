@@ -85,7 +85,7 @@ pub(crate) fn judge(
     if !job.request.allow_check_changes {
         return Ok(Judgement::NoVerdict(format!(
             "it changes {}, which {} what a check says; `--allow-check-changes` lands it",
-            files.changed.join(", "),
+            files.changed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             if files.changed.len() == 1 { "decides" } else { "decide" },
         )));
     }

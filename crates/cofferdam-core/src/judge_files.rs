@@ -71,8 +71,23 @@ enum Format {
 pub(crate) struct JudgeFiles {
     /// The candidate with the pinned files of the tip; none when those are the same.
     pub(crate) pinned: Option<Candidate>,
-    /// The changed paths of both kinds, in words.
-    pub(crate) changed: Vec<String>,
+    /// The changed paths of both kinds.
+    pub(crate) changed: Vec<Changed>,
+}
+
+/// A changed path that decides what a check says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// The path.
+    pub(crate) path: String,
+    /// The part of it that counts, in words; empty for the whole.
+    pub(crate) part: String,
+}
+
+impl std::fmt::Display for Changed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}`{}", self.path, self.part)
+    }
 }
 
 /// The paths that the candidate changes and a task may not change at all.
@@ -103,22 +118,27 @@ pub(crate) fn look(
     if checks.is_empty() || differences.is_empty() {
         return Ok(files);
     }
-    let words: Vec<Word> =
-        checks.iter().flat_map(|check| words(&check.run, &job.place.top)).collect();
+    let top = &job.place.top;
+    let words: Vec<Word> = checks.iter().flat_map(|check| words(&check.run, top)).collect();
     let named = named(&job.store, tip_tree, &words)?;
+    let linked = linked(&job.store, [tip_tree, &candidate.tree])?;
     let patterns = || checks.iter().flat_map(|check| &check.pinned);
     let mut back = Vec::new();
     for difference in differences {
         let path = &difference.path;
-        let shown = String::from_utf8_lossy(path);
-        if named.contains(path) || patterns().any(|pattern| pattern::matches(pattern, path)) {
-            back.push(difference);
-            files.changed.push(format!("`{shown}`"));
-        } else if words.iter().any(|word| word.script && word.path == *path) {
-            // The tip has none to put in its place.
-            files.changed.push(format!("`{shown}`"));
-        } else if let Some(what) = obeyed(&job.store, difference)? {
-            files.changed.push(format!("`{shown}`{what}"));
+        let part =
+            if named.contains(path) || patterns().any(|pattern| pattern::matches(pattern, path)) {
+                back.push(difference);
+                Some(String::new())
+            } else if checks.iter().any(|check| is_mentioned(&check.run, difference))
+                || linked.iter().any(|target| below(path, target))
+            {
+                Some(String::new())
+            } else {
+                obeyed(&job.store, difference)?
+            };
+        if let Some(part) = part {
+            files.changed.push(Changed { path: String::from_utf8_lossy(path).into_owned(), part });
         }
     }
     if !back.is_empty() {
@@ -137,63 +157,169 @@ pub(crate) fn look(
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Word {
     path: Vec<u8>,
-    /// Whether it stands where a program or a script does. What stands elsewhere may
-    /// be what is checked: it is pinned only if it is a program itself.
+    /// Whether an interpreter or a test runner is told to run it.
     script: bool,
+    /// Whether it was written with a slash, as a program of the repository has to be.
+    slash: bool,
 }
 
 /// What runs the file that is named next.
 const INTERPRETERS: &[&str] = &[
-    ".", "bash", "bun", "dash", "deno", "exec", "julia", "ksh", "lua", "node", "perl", "php",
-    "python", "python2", "python3", "ruby", "sh", "source", "tclsh", "ts-node", "tsx", "zsh",
+    "bash", "bun", "dash", "deno", "julia", "ksh", "lua", "node", "perl", "php", "pypy3", "python",
+    "python2", "python3", "ruby", "sh", "tclsh", "ts-node", "tsx", "zsh",
 ];
+/// The same, where it is the first word of a command.
+const SOURCES: &[&str] = &[".", "source"];
 /// What runs every file that is named after it.
 const RUNNERS: &[&str] = &[
     "ava", "bats", "jest", "mocha", "nox", "phpunit", "prove", "py.test", "pytest", "rspec", "tox",
     "vitest",
 ];
+/// With these an interpreter only looks at the file.
+const ONLY_LOOKED_AT: &[&str] = &["-n", "--check", "-l"];
 
 /// Words of a command that could be paths, relative to `top`. Not a parser of shells:
 /// quotes are gaps, and what is quoted is read as commands, too.
 fn words(run: &str, top: &Path) -> Vec<Word> {
     let apart = |c: char| ";&|(){}`\n".contains(c);
-    let gap = |c: char| c.is_whitespace() || "\"'$=,:<>".contains(c);
+    let gap = |c: char| c.is_whitespace() || "\"'$=,:<>!".contains(c);
     let mut words: Vec<Word> = Vec::new();
     for command in run.split(apart) {
-        let mut next_is_script = true;
-        let mut all_are_scripts = false;
-        for word in command.split(gap).filter(|word| !word.is_empty()) {
+        let (mut next_is_script, mut all_are_scripts) = (false, false);
+        for (number, word) in command.split(gap).filter(|word| !word.is_empty()).enumerate() {
             let program = word.rsplit('/').next().unwrap_or(word);
             let script = next_is_script || all_are_scripts;
             all_are_scripts |= RUNNERS.contains(&program);
-            // An option, or a variable in front, leaves the next one in its place.
-            if INTERPRETERS.contains(&program) {
+            if INTERPRETERS.contains(&program)
+                || program.starts_with("python3.")
+                || (number == 0 && SOURCES.contains(&word))
+            {
                 next_is_script = true;
-            } else if !word.starts_with('-') {
+            } else if !word.starts_with('-') || ONLY_LOOKED_AT.contains(&word) {
+                // Any other option leaves the next one in its place.
                 next_is_script = false;
             }
+            let slash = word.contains('/');
             let path = Path::new(word);
             let path = path.strip_prefix(top).unwrap_or(path);
-            let Some(path) = clean(path) else { continue };
-            if let Some(known) = words.iter_mut().find(|known| known.path == path) {
-                known.script |= script;
-            } else if words.len() < WORDS {
-                words.push(Word { path, script });
+            // Behind a variable (`$PWD/ci`) or from another directory (`../ci`) it is
+            // taken to begin at the top.
+            let Some(whole) = clean(path) else { continue };
+            let tail =
+                whole.iter().position(|byte| *byte == b'/').map(|at| whole[at + 1..].to_vec());
+            for path in std::iter::once(whole).chain(tail) {
+                if let Some(known) = words.iter_mut().find(|known| known.path == path) {
+                    known.script |= script;
+                    known.slash |= slash;
+                } else if words.len() < WORDS {
+                    words.push(Word { path, script, slash });
+                }
             }
         }
     }
     words
 }
 
-/// A relative path without `.` and `..`; none when it leads out.
+/// Endings of files that an interpreter runs.
+const SCRIPTS: &[&str] = &[
+    "awk", "bash", "cjs", "jl", "js", "lua", "mjs", "php", "pl", "py", "r", "rb", "sed", "sh",
+    "tcl", "ts", "zsh",
+];
+/// What stands for its directory when that is run or imported.
+const DIRECTORYS_OWN: &[&str] = &["__init__", "__main__", "index"];
+
+/// Whether a command speaks of a changed file that it could run, in whatever way it
+/// puts the path together: then somebody has to look.
+fn is_mentioned(run: &str, difference: &Difference) -> bool {
+    const EXECUTABLE: u32 = 0o100_755;
+    let runs = |mode: u32| mode == EXECUTABLE || mode & TYPE == LINK;
+    let program = runs(difference.old_mode) || runs(difference.new_mode);
+    let path = String::from_utf8_lossy(&difference.path);
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", &path));
+    let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
+    let is_script = SCRIPTS.contains(&ending.to_ascii_lowercase().as_str());
+    if !program && !is_script {
+        return false;
+    }
+    let plain: String = run.chars().filter(|c| !"\\\"'".contains(*c)).collect();
+    let said = |name: &str| has_word(run, name) || has_word(&plain, name);
+    let tokens = || plain.split(|c: char| c.is_whitespace() || ";&|(){}<>=,".contains(c));
+    let by_pattern = || {
+        tokens().any(|token| {
+            let last = token.rsplit('/').next().unwrap_or(token);
+            last.contains(['*', '?', '[']) && pattern::matches(last, name.as_bytes())
+        })
+    };
+    if program {
+        return said(name) || by_pattern();
+    }
+    let interpreted = tokens().any(|token| {
+        let program = token.rsplit('/').next().unwrap_or(token);
+        let known = [INTERPRETERS, RUNNERS, SOURCES, &["awk", "coverage", "sed", "uv"]];
+        known.iter().any(|list| list.contains(&program)) || program.starts_with("python3.")
+    });
+    let own = DIRECTORYS_OWN.contains(&stem)
+        && said(dir.rsplit('/').next().filter(|dir| !dir.is_empty()).unwrap_or(name));
+    interpreted && (said(name) || said(stem) || own || by_pattern())
+}
+
+/// Whether `text` has this name in it, not as a part of a longer one.
+fn has_word(text: &str, name: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    text.match_indices(name).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + name.len()..].chars().next();
+        !before.is_some_and(part) && !after.is_some_and(part)
+    })
+}
+
+/// Whether a path is `dir` or lies below it.
+fn below(path: &[u8], dir: &[u8]) -> bool {
+    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+/// Where links at the top lead whose names a runner looks for (`Makefile`, `.cargo`).
+fn linked(store: &Store, trees: [&TreeId; 2]) -> Result<Vec<Vec<u8>>, Error> {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let files = LIST.runner.iter().flat_map(|runner| &runner.files);
+    for file in files.chain(LIST.keyed.iter().map(|keyed| &keyed.file)) {
+        let first = file.trim_start_matches("**/").split('/').next().unwrap_or_default();
+        let name = first.as_bytes().to_vec();
+        if !first.contains(['*', '?']) && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let mut targets = Vec::new();
+    for tree in trees {
+        let mut ask = names.clone();
+        for _ in 0..LINKS {
+            let mut next = Vec::new();
+            for (path, mode, object) in merge::entries(store, tree, &ask)? {
+                if mode & TYPE == LINK {
+                    next.extend(target(store, &path, object.as_str())?);
+                }
+            }
+            if next.is_empty() {
+                break;
+            }
+            targets.extend(next.iter().cloned());
+            ask = next;
+        }
+    }
+    Ok(targets)
+}
+
+/// A relative path without `.` and `..`; none when nothing is left of it.
 fn clean(path: &Path) -> Option<Vec<u8>> {
     let mut names: Vec<&[u8]> = Vec::new();
     for part in path.components() {
         match part {
             Component::Normal(name) => names.push(name.as_encoded_bytes()),
             Component::CurDir => {}
-            Component::ParentDir => drop(names.pop()?),
-            Component::RootDir | Component::Prefix(_) => return None,
+            // Above the top is where the command stands.
+            Component::ParentDir => drop(names.pop()),
+            Component::RootDir => {}
+            Component::Prefix(_) => return None,
         }
     }
     (!names.is_empty()).then(|| names.join(&b'/'))
@@ -220,18 +346,18 @@ fn named(store: &Store, tree: &TreeId, words: &[Word]) -> Result<Vec<Vec<u8>>, E
             match mode & TYPE {
                 DIR if round == 0 => next.extend(words.iter().map(|word| {
                     let path = [path.as_slice(), b"/", &word.path].concat();
-                    (Word { path, script: word.script }, Vec::new())
+                    (Word { path, ..word.clone() }, Vec::new())
                 })),
                 DIR => {}
                 LINK => {
                     if let Some(target) = target(store, &path, object.as_str())? {
                         let links = [links.as_slice(), &[path]].concat();
-                        next.push((Word { path: target, script: word.script }, links));
+                        next.push((Word { path: target, ..word.clone() }, links));
                     } else if word.script {
                         files.push(path);
                     }
                 }
-                _ if word.script || mode == EXECUTABLE => {
+                _ if word.script || (word.slash && mode == EXECUTABLE) => {
                     files.extend(links.iter().cloned());
                     files.push(path);
                 }
@@ -259,6 +385,15 @@ fn obeyed(store: &Store, difference: &Difference) -> Result<Option<String>, Erro
     let files = LIST.runner.iter().flat_map(|runner| &runner.files);
     if files.into_iter().any(|file| pattern::matches(file, path)) {
         return Ok(Some(String::new()));
+    }
+    // A link in the place of a directory that a runner looks into.
+    if difference.new_mode & TYPE == LINK {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        let files = LIST.runner.iter().flat_map(|runner| &runner.files);
+        let mut names = files.flat_map(|file| file.split('/'));
+        if names.any(|part| part.as_bytes() == name) {
+            return Ok(Some(String::new()));
+        }
     }
     let Some(keyed) = LIST.keyed.iter().find(|keyed| pattern::matches(&keyed.file, path)) else {
         return Ok(None);
@@ -325,35 +460,73 @@ pub(crate) fn differences(
 mod tests {
     use super::*;
 
-    fn texts(run: &str) -> (Vec<String>, Vec<String>) {
-        let words = words(run, Path::new("/home/ann/repo"));
-        let (scripts, others): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| word.script);
-        let texts = |words: Vec<Word>| {
-            let text = |word: Word| String::from_utf8(word.path).expect("UTF-8");
-            words.into_iter().map(text).collect::<Vec<_>>()
-        };
-        (texts(scripts), texts(others))
+    fn scripts(run: &str) -> Vec<String> {
+        let words = words(run, Path::new("/home/ann/repo")).into_iter();
+        let text = |word: Word| String::from_utf8(word.path).expect("UTF-8");
+        words.filter(|word| word.script && !word.path.starts_with(b"-")).map(text).collect()
     }
 
     #[test]
-    fn words_that_can_be_programs_and_others() {
-        for (run, scripts, others) in [
-            ("./ci", &["ci"][..], &[][..]),
-            ("! grep -q bad a.txt", &["!"], &["grep", "-q", "bad", "a.txt"]),
-            ("sh -e ./ci/run docs/a.md", &["sh", "-e", "ci/run"], &["docs/a.md"]),
-            ("cd sub/./dir && ./check out", &["cd", "check"], &["sub/dir", "out"]),
-            ("sh -c \"exec 'src/check' a\"", &["sh", "-c", "exec", "src/check"], &["a"]),
-            ("pytest -q t/a.py t/b.py", &["pytest", "-q", "t/a.py", "t/b.py"], &[]),
-            ("/home/ann/repo/ci; /usr/bin/true .", &["ci"], &[]),
-            (
-                "python3 tools/validate.py report.csv",
-                &["python3", "tools/validate.py"],
-                &["report.csv"],
-            ),
+    fn what_an_interpreter_or_a_runner_is_told_to_run() {
+        for (run, wanted) in [
+            ("sh -e ./ci/run docs/a.md", &["ci/run", "run"][..]),
+            ("cd sub && sh ../ci", &["ci"]),
+            ("sh \"$PWD/ci\"", &["PWD/ci", "ci"]),
+            ("if . gate/lib; then true; fi", &[]),
+            (". gate/lib; check", &["gate/lib", "lib"]),
+            ("pytest -q t/a.py b.py", &["t/a.py", "a.py", "b.py"]),
+            ("python3.11 tools/validate.py report.csv", &["tools/validate.py", "validate.py"]),
+            ("sh /home/ann/repo/ci", &["ci"]),
+            ("! grep -q bad a.txt", &[]),
+            ("exec grep -q . data && wc data", &[]),
+            ("jq . data || bash -n data", &[]),
         ] {
-            let (found, rest) = texts(run);
-            assert_eq!(found, scripts, "{run}");
-            assert_eq!(rest, others, "{run}");
+            assert_eq!(scripts(run), wanted, "{run}");
+        }
+    }
+
+    #[test]
+    fn a_command_speaks_of_what_it_could_run() {
+        let change = |path: &str, mode: u32| {
+            let object = cofferdam_git::Oid::parse(&"1".repeat(40)).expect("id");
+            let (old, path) = (object.clone(), path.as_bytes().to_vec());
+            Difference { old_mode: mode, new_mode: mode, old, new: object, path }
+        };
+        for (run, path) in [
+            ("cd tests && ../ci", "ci"),
+            ("\"./my check\"", "my check"),
+            ("./my\\ check", "my check"),
+            ("tools/check", "scripts/check"),
+            ("D=sub; $D/check", "sub/check"),
+            ("for f in tools/*; do $f; done", "scripts/check"),
+            ("./c?", "ci"),
+            ("./c\\i", "ci"),
+            ("awk 'BEGIN { system(\"sub/check\") }'", "sub/check"),
+            ("if [ -x ci-local ]; then ./ci-local; else ./ci; fi", "ci-local"),
+        ] {
+            assert!(is_mentioned(run, &change(path, 0o100_755)), "{run} {path}");
+            assert!(!is_mentioned("cargo test", &change(path, 0o100_755)), "{path}");
+        }
+        for (run, path) in [
+            ("python3 -m unittest tests.test_a", "tests/test_a.py"),
+            ("python3 -m chk", "chk.py"),
+            ("python3 tools", "tools/__main__.py"),
+            ("node chk", "chk.js"),
+            ("node tools", "tools/index.js"),
+            ("python3 -W error tests/chk.py", "tests/chk.py"),
+            ("awk -f chk.awk in", "chk.awk"),
+            ("for f in tools/*.sh; do sh $f; done", "tools/a.sh"),
+        ] {
+            assert!(is_mentioned(run, &change(path, 0o100_644)), "{run} {path}");
+        }
+        for (run, path, mode) in [
+            ("grep -q x notes.txt", "notes.txt", 0o100_644),
+            ("npm test", "src/main.js", 0o100_644),
+            ("ruff check src/app.py", "src/app.py", 0o100_644),
+            ("./ci-fast", "ci", 0o100_755),
+            ("python3 tools/run.py", "src/app.py", 0o100_644),
+        ] {
+            assert!(!is_mentioned(run, &change(path, mode)), "{run} {path}");
         }
     }
 

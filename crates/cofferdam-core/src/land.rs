@@ -214,7 +214,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         return Ok(None);
     }
     let files = judge_files::look(job, &candidate, &tip_tree, &differences, &checks)?;
-    job.facts.check_changes = files.changed.clone();
+    job.facts.check_changes = files.changed.iter().map(|changed| changed.path.clone()).collect();
     job.facts.check_changes_allowed = job.request.allow_check_changes;
     job.facts.no_check = job.request.no_check;
     job.took("candidate", begun);

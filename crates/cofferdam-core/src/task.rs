@@ -23,7 +23,7 @@ use cofferdam_git::{Discovery, GitError, Started, merge};
 use cofferdam_ledger::{Durability, State, Task};
 use cofferdam_sandbox::Starter;
 
-use crate::admit::admit;
+use crate::admit::{admit, need_identity};
 use crate::context::{Context, Told, What};
 use crate::control::Control;
 use crate::diagnose::Role;
@@ -107,7 +107,10 @@ fn attempts(
         }
         let publish = job.request.land;
         land::land(job, publish)?;
-        if job.state != State::Rejected || job.facts.attempt >= last || job.interrupted() {
+        // A check that the target fails as well is one that the task is to mend, perhaps.
+        let said_no = job.facts.checks.last().is_some_and(|check| !check.passed());
+        let again_helps = job.state == State::Rejected || (job.state == State::Ready && said_no);
+        if !again_helps || job.facts.attempt >= last || job.interrupted() {
             return Ok(());
         }
         (starter, limits) = start(job)?;
@@ -164,6 +167,7 @@ pub fn retry(
         return Err(refuse(&task, "there is nothing to go on with"));
     }
     let mut job = reopen(dam, task.clone(), control, reporter)?;
+    need_identity(&job.config)?;
     request(&mut job.request);
     for name in job.request.env_names.clone() {
         if job.request.env.iter().any(|(known, _)| known.to_str() == Some(&name)) {
@@ -243,8 +247,10 @@ fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
     if undecided || !job.state.is_live() {
         return Ok(());
     }
-    let nothing_ran = matches!(job.state, State::Queued | State::Preparing)
-        || (job.state == State::Running && matches!(error, Error::Isolation(_)));
+    // Of a second attempt the context has what the first one left.
+    let nothing_ran = job.facts.attempts.is_empty()
+        && (matches!(job.state, State::Queued | State::Preparing)
+            || (job.state == State::Running && matches!(error, Error::Isolation(_))));
     let state = match error {
         _ if job.facts.change.is_some() => State::Ready,
         Error::Isolation(_)

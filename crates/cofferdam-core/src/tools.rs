@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use cofferdam_sandbox::view::SYSTEM_DIRS;
 use serde::Deserialize;
 
 const DATA: &str = include_str!("../../data/tool-homes.toml");
@@ -46,6 +47,26 @@ struct Dir {
     follow: Vec<PathBuf>,
 }
 
+/// Directories that no tool home is or holds, beside those of the system.
+const APART: &[&str] = &[
+    "/boot",
+    "/etc",
+    "/home",
+    "/media",
+    "/mnt",
+    "/root",
+    "/run",
+    "/srv",
+    "/tmp",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
+    "/var/run",
+    "/var/tmp",
+];
+/// Directories in which none lies.
+const NEVER: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys"];
+
 /// What a directory is called that is an input and no tool home.
 pub(crate) const INPUT: &str = "input";
 
@@ -81,6 +102,11 @@ impl Tools {
     pub fn find(home: &Path, var: impl Fn(&str) -> Option<OsString>, apart: &[PathBuf]) -> Tools {
         debug_assert_eq!(LIST.version, 1);
         let mut tools = Tools::default();
+        // In each of them: one directory can stand for several.
+        let mut all_hidden: Vec<PathBuf> =
+            LIST.home.iter().flat_map(|home| &home.dir).flat_map(|dir| dir.hide.clone()).collect();
+        all_hidden.sort();
+        all_hidden.dedup();
         for known in &LIST.home {
             for dir in &known.dir {
                 let named = dir.env.as_deref().and_then(|name| Some((name, var(name)?)));
@@ -95,7 +121,7 @@ impl Tools {
                 };
                 let before = tools.dirs.len();
                 for path in parts {
-                    let (hidden, state) = (dir.hide.clone(), dir.state.clone());
+                    let (hidden, state) = (all_hidden.clone(), dir.state.clone());
                     let name = known.name.clone();
                     tools.add(name, path, (hidden, state), home, apart);
                 }
@@ -126,8 +152,22 @@ impl Tools {
         let free = |place: &Path| {
             !home.starts_with(place) && !apart.iter().any(|other| overlap(place, other))
         };
-        let taken = self.dirs.iter().any(|other| overlap(&path, &other.path));
-        if source.is_dir() && free(&path) && free(&source) && !taken {
+        let system = |place: &Path| {
+            let apart =
+                APART.iter().chain(SYSTEM_DIRS).any(|dir| Path::new(dir).starts_with(place));
+            apart || NEVER.iter().any(|dir| place.starts_with(dir))
+        };
+        if !source.is_dir() || !free(&path) || !free(&source) || system(&path) || system(&source) {
+            return;
+        }
+        for other in &mut self.dirs {
+            // It is seen already, as a part of another.
+            if let Ok(below) = path.strip_prefix(&other.path) {
+                other.hidden.extend(hidden.iter().map(|hide| below.join(hide)));
+                return;
+            }
+        }
+        if !self.dirs.iter().any(|other| overlap(&path, &other.path)) {
             self.dirs.push(ToolDir { name, path, source, hidden, state });
         }
     }
@@ -223,7 +263,7 @@ mod tests {
         let tools = Tools::find(&home, var, &[]);
         assert_eq!(paths(&tools, &home), ["elsewhere/cargo"]);
         assert_eq!(tools.env, [("CARGO_HOME".into(), cargo.into_os_string())]);
-        assert_eq!(tools.dirs[0].hidden[0], Path::new("credentials"));
+        assert!(tools.dirs[0].hidden.contains(&"credentials".into()));
     }
 
     #[test]
@@ -232,6 +272,35 @@ mod tests {
         let var = |name: &str| (name == "npm_config_cache").then(|| home.clone().into_os_string());
         let apart = [home.join(".cargo/registry/src/repo"), home.join(".rustup")];
         assert_eq!(Tools::find(&home, var, &apart), Tools::default());
+    }
+
+    #[test]
+    fn credentials_are_hidden_where_homes_are_one_or_lie_in_each_other() {
+        let (_temp, home) = home_with(&["tools/gradle", ".bun"]);
+        std::os::unix::fs::symlink("tools", home.join(".cargo")).expect("link");
+        let var = |name: &str| match name {
+            "RUSTUP_HOME" => Some(home.join("tools").into_os_string()),
+            "GRADLE_USER_HOME" => Some(home.join("tools/gradle").into_os_string()),
+            _ => None,
+        };
+        let tools = Tools::find(&home, var, &[]);
+        assert_eq!(paths(&tools, &home), [".cargo", "tools", ".bun"]);
+        for dir in &tools.dirs {
+            assert!(dir.hidden.contains(&"credentials.toml".into()), "{}", dir.path.display());
+        }
+        assert!(tools.dirs[1].hidden.contains(&"gradle/gradle.properties".into()));
+    }
+
+    #[test]
+    fn no_directory_of_the_system_is_a_tool_home() {
+        let (_temp, home) = home_with(&[]);
+        for odd in [
+            "/", "/etc", "/etc/ssl", "/proc", "/sys", "/dev", "/usr", "/run", "/tmp", "/var",
+            "/home", "/root",
+        ] {
+            let var = |name: &str| (name == "CARGO_HOME").then(|| odd.into());
+            assert_eq!(Tools::find(&home, var, &[]), Tools::default(), "{odd}");
+        }
     }
 
     #[test]

@@ -361,7 +361,8 @@ fn confine(spec: &Spec) -> io::Result<()> {
         libc::sigemptyset(&mut set);
         libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
     }
-    rustix::process::chdir(&spec.command.cwd)?;
+    rustix::process::chdir(&spec.command.cwd)
+        .or_else(|_| rustix::process::chdir(&spec.command.else_cwd))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(spec.command.umask));
     // The one that pid 1 was started with lies on a mount of the host.
     let nothing = rustix::fs::open(

@@ -96,7 +96,7 @@ impl Sources {
 }
 
 /// A read-only copy of the mount at `path`, to be below an overlay. What root owns
-/// there belongs to the task's user in it: an overlay can't copy up what belongs to
+/// there belongs to the task's user in it, unless that is somebody else's id: an overlay can't copy up what belongs to
 /// an id that does not exist inside.
 fn private_source(
     path: &Path,
@@ -111,7 +111,7 @@ fn private_source(
     let step = "restrict the mount of";
     setup(step, Some(path), set_attributes(&tree, RDONLY | NOSUID | NODEV, false))?;
     let owner = setup("look at", Some(path), rustix::fs::fstat(&tree))?;
-    if owner.st_uid == 0 {
+    if owner.st_uid == 0 && !is_account(ids.uid) {
         let namespace = match as_roots.take() {
             Some(namespace) => namespace,
             None => userns::mapping_root_to(ids)?,
@@ -121,6 +121,15 @@ fn private_source(
         *as_roots = Some(namespace);
     }
     Ok(tree)
+}
+
+/// Whether an id is that of somebody with an account, who is not to be given what only
+/// root can read.
+fn is_account(uid: u32) -> bool {
+    let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    accounts
+        .lines()
+        .any(|line| line.split(':').nth(2).and_then(|uid| uid.parse().ok()) == Some(uid))
 }
 
 /// The content of a small file that everybody may read: root reads it here, the

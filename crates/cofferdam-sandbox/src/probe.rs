@@ -62,6 +62,7 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
             argv: ["/bin/sh", "-c", "echo ok > /probe/written"].map(Into::into).to_vec(),
             env: view::environment(&person, [], |_| false),
             cwd: "/probe".into(),
+            else_cwd: "/probe".into(),
             umask: 0o022,
         },
     };

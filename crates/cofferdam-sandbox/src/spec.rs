@@ -146,6 +146,9 @@ pub struct Command {
     pub env: Vec<(OsString, OsString)>,
     /// Working directory, a path inside.
     pub cwd: PathBuf,
+    /// The working directory when that one can't be entered: an earlier attempt may have
+    /// moved it.
+    pub else_cwd: PathBuf,
     /// File mode creation mask.
     pub umask: u32,
 }

@@ -100,7 +100,6 @@ pub enum Command {
         dir: Option<PathBuf>,
     },
     /// Print the JSON schema of an output.
-    #[command(hide = true)]
     Schema {
         /// `receipt`, `event`, `tasks`, `gc` or `doctor`.
         name: String,

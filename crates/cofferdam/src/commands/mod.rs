@@ -99,9 +99,17 @@ fn next_step(receipt: &Receipt) -> Option<String> {
         return None;
     }
     Some(match receipt.state()? {
-        State::Ready => format!(
-            "`dam diff {name}` shows it, `dam land {name}` lands it, `dam drop {name}` throws it away"
-        ),
+        State::Ready => {
+            let broken = receipt.checks.iter().any(|check| check.outcome == "baseline-broken");
+            let land = if broken {
+                format!("`dam land {name} --no-check` lands it unverified")
+            } else if !receipt.check_changes.is_empty() && !receipt.check_changes_allowed {
+                format!("`dam land {name} --allow-check-changes` lands it")
+            } else {
+                format!("`dam land {name}` lands it")
+            };
+            format!("`dam diff {name}` shows it, {land}, `dam drop {name}` throws it away")
+        }
         State::Cancelled if receipt.change.is_some() => {
             format!("`dam land {name}` goes on, `dam drop {name}` throws it away")
         }

@@ -112,3 +112,52 @@ fn a_tool_home_is_as_the_attempt_before_left_it() {
     let with_y = names.iter().filter(|home| home.path().join("upper/y").exists()).count();
     assert_eq!((names.len(), with_y), (3, 1));
 }
+
+#[test]
+fn what_an_attempt_left_is_kept_when_the_next_can_not_be_started() {
+    let world = World::new();
+    // The directory that the command is started in is moved: the next starts at the top.
+    let script = "test \"$DAM_ATTEMPT\" = 1 && mv src lib; pwd; echo 8 hours > work.txt; echo bad > a.txt; cd \"$(git rev-parse --show-toplevel)\"; echo bad > a.txt";
+    let mut command = world.dam_command([
+        "run",
+        "--name",
+        "t",
+        "--attempts",
+        "2",
+        "--check",
+        "./ci",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let output = command.current_dir(world.path("src")).output().expect("dam");
+    crate::support::Done::from(output).expect_code(3);
+    assert_eq!(world.task("t")["attempt"], 2);
+    // Nothing can be started where nobody may enter.
+    let script = "echo 8 hours > work.txt; sleep 30 & chmod 600 .; sleep 30";
+    world.run(&["--name", "u", "--timeout", "1s", "--check", "./ci"], script).expect_code(7);
+    world.dam(["retry", "u"]).expect_code(6);
+    assert_eq!(world.state_of("u"), "failed");
+    assert!(world.dam(["diff", "u"]).stdout.contains("+8 hours"));
+}
+
+#[test]
+fn a_check_that_the_target_fails_too_is_a_reason_for_another_attempt() {
+    let world = World::new();
+    world.script("ci", "test -e feature");
+    world.commit("a check for what is to be written");
+    let script = "test \"$DAM_ATTEMPT\" = 1 || touch feature; echo x >> a.txt";
+    world.run(&["--name", "t", "--attempts", "3", "--check", "./ci"], script).expect_code(0);
+    assert_eq!(world.task("t")["attempt"], 2);
+}
+
+#[test]
+fn who_commits_is_asked_before_a_command_runs_again() {
+    let world = World::new();
+    world.run(&["--name", "t", "--no-check"], "echo x >> ran; exit 1").expect_code(1);
+    world.git(["config", "--unset", "user.email"]);
+    world.dam(["retry", "t"]).expect_code(2).says("git does not know who you are");
+    assert_eq!(world.state_of("t"), "failed");
+    assert_eq!(world.task("t")["attempt"], 1);
+}

@@ -133,7 +133,7 @@ fn a_person_allows_it_and_checks_run_both_ways() {
     world.run(&["--check", "./ci", "--name", "t"], stricter).expect_code(8);
     world.dam(["land", "t", "--allow-check-changes"]).expect_code(0);
     let task = world.task("t");
-    assert_eq!(task["check_changes"][0], "`ci`");
+    assert_eq!(task["check_changes"][0], "ci");
     assert_eq!(task["check_changes_allowed"], true);
     let pinned: Vec<_> =
         task["checks"].as_array().expect("list").iter().map(|check| &check["pinned"]).collect();
@@ -253,4 +253,62 @@ fn a_verdict_is_void_with_another_toolchain_chosen() {
         world.write("../home/.rustup/settings.toml", "default_toolchain = \"nightly\"\n")
     };
     assert!(!still_stands(&mut world, other, &[]));
+}
+
+#[test]
+fn links_are_no_way_to_what_a_runner_obeys() {
+    let world = with(&[("build/rules.txt", "test:\n\t./ci\n"), ("shared/config.toml", "x = 1\n")]);
+    world.sh("ln -s build/rules.txt Makefile; ln -s shared .cargo");
+    world.commit("links");
+    let options = ["--check", "./ci"];
+    waits(&world, &options, "echo 'test:' > build/rules.txt", "`build/rules.txt`, which decides");
+    world.dam(["drop", "t"]).expect_code(0);
+    waits(&world, &options, "echo 'x = 2' > shared/config.toml", "`shared/config.toml`");
+    world.dam(["drop", "t"]).expect_code(0);
+    waits(
+        &world,
+        &options,
+        "mkdir -p n/workflows; echo x > n/workflows/x.yml; ln -s n .github",
+        "`.github`",
+    );
+}
+
+#[test]
+fn however_a_command_puts_a_path_together_its_program_is_not_changed_unseen() {
+    for (check, path) in [
+        ("cd src && ../ci", "ci"),
+        ("\"$PWD/ci\"", "ci"),
+        ("./c?", "ci"),
+        ("\"./my check\"", "my check"),
+        ("D=tools; $D/ci", "scripts/ci"),
+    ] {
+        let world = with(&[]);
+        for script in ["my check", "scripts/ci"] {
+            world.script(script, "cd \"$(git rev-parse --show-toplevel)\"; ! grep -q bad a.txt");
+        }
+        world.sh("ln -s scripts tools");
+        world.commit("checks");
+        let before = tip(&world);
+        let script = format!("echo bad > a.txt; printf '#!/bin/sh\\nexit 0\\n' > '{path}'");
+        let done = world.run(&["--check", check], &script);
+        assert!(matches!(done.code, Some(3 | 8)), "{check}: {}", done.stderr);
+        assert_eq!(tip(&world), before, "{check}");
+    }
+}
+
+#[test]
+fn what_is_only_an_argument_may_change() {
+    for check in
+        ["exec grep -q . a.txt", "if grep -q . a.txt; then true; fi", "sh -n a.txt || true"]
+    {
+        with(&[]).run(&["--check", check], "echo other > a.txt").expect_code(0);
+    }
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_is_an_error() {
+    for pattern in ["/lib/**", "", "../x", "!x", "lib//x"] {
+        let text = format!("[land]\nprotect = [\"{pattern}\"]\n");
+        with(&[("cofferdam.toml", &text)]).run(&[], "true").expect_code(2).says("matches no path");
+    }
 }
