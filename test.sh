@@ -43,7 +43,7 @@ cargo test --workspace --no-run 2>&1 |
     while IFS= read -r program; do cp "$program" "$place/bin/"; done
 cp "${CARGO_TARGET_DIR:-target}/debug/dam" "$place/dam"
 # What the tests of schemas and documents read, and what those link to.
-cp -r schemas docs ./*.md LICENSE-* Cargo.toml "$place/"
+cp -r schemas docs ./*.md LICENSE-* Cargo.toml Cargo.lock "$place/"
 find crates \( -name '*.rs' -o -name '*.toml' \) -exec cp --parents -t "$place" {} +
 # A toolchain and its packages, for a home of its own in a test.
 mkdir "$place/tmp" "$place/rust" "$place/registry"

@@ -130,7 +130,8 @@ pub(crate) fn look(
             if named.contains(path) || patterns().any(|pattern| pattern::matches(pattern, path)) {
                 back.push(difference);
                 Some(String::new())
-            } else if checks.iter().any(|check| is_mentioned(&check.run, difference))
+            } else if words.iter().any(|word| word.script && word.path == *path)
+                || checks.iter().any(|check| is_mentioned(&check.run, difference))
                 || linked.iter().any(|target| below(path, target))
             {
                 Some(String::new())
@@ -260,16 +261,23 @@ fn is_mentioned(run: &str, difference: &Difference) -> bool {
     });
     let own = DIRECTORYS_OWN.contains(&stem)
         && said(dir.rsplit('/').next().filter(|dir| !dir.is_empty()).unwrap_or(name));
-    interpreted && (said(name) || said(stem) || own || by_pattern())
+    // As a module or without its ending, not as the beginning of another name.
+    let by_stem = || has_word_before(&plain, stem, |after| !matches!(after, '.' | '/'));
+    interpreted && (said(name) || by_stem() || own || by_pattern())
 }
 
 /// Whether `text` has this name in it, not as a part of a longer one.
 fn has_word(text: &str, name: &str) -> bool {
+    has_word_before(text, name, |_| true)
+}
+
+/// As [`has_word`], where what follows the name, if anything does, may do so.
+fn has_word_before(text: &str, name: &str, may_follow: impl Fn(char) -> bool) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     text.match_indices(name).any(|(at, _)| {
         let before = text[..at].chars().next_back();
         let after = text[at + name.len()..].chars().next();
-        !before.is_some_and(part) && !after.is_some_and(part)
+        !before.is_some_and(part) && !after.is_some_and(|c| part(c) || !may_follow(c))
     })
 }
 
@@ -525,6 +533,8 @@ mod tests {
             ("ruff check src/app.py", "src/app.py", 0o100_644),
             ("./ci-fast", "ci", 0o100_755),
             ("python3 tools/run.py", "src/app.py", 0o100_644),
+            ("node build.js", "src/build.ts", 0o100_644),
+            ("python3 tools/run.py", "tools.py", 0o100_644),
         ] {
             assert!(!is_mentioned(run, &change(path, mode)), "{run} {path}");
         }

@@ -297,6 +297,16 @@ fn however_a_command_puts_a_path_together_its_program_is_not_changed_unseen() {
 }
 
 #[test]
+fn a_check_that_the_change_brings_along_waits() {
+    waits(
+        &with(&[]),
+        &["--check", "sh ./new"],
+        "echo bad > a.txt; echo 'exit 0' > new",
+        "`new`, which decides",
+    );
+}
+
+#[test]
 fn what_is_only_an_argument_may_change() {
     for check in
         ["exec grep -q . a.txt", "if grep -q . a.txt; then true; fi", "sh -n a.txt || true"]
