@@ -25,6 +25,7 @@ use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Command, Ids, Limits, Mount, Network, Spec, Wall};
 
 use crate::error::IoContext;
+use crate::gate::hex;
 use crate::input::{Input, InputReport, Kind};
 use crate::tools::{INPUT, ToolDir, Tools};
 use crate::{Dam, Error};
@@ -221,7 +222,7 @@ pub struct What<'a> {
 fn home_of(dir: &ToolDir) -> String {
     use sha2::Digest;
     let hash = sha2::Sha256::digest(dir.path.as_os_str().as_encoded_bytes());
-    format!("homes/{}-{:02x}{:02x}{:02x}", dir.name, hash[0], hash[1], hash[2])
+    format!("homes/{}-{}", dir.name, hex(&hash[..3]))
 }
 
 impl Context {

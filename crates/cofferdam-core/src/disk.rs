@@ -66,7 +66,7 @@ fn free_on(dir: &Path) -> u64 {
 }
 
 /// What a context has on disk, in bytes.
-pub(crate) fn used_by(context: &Path, ids: Ids) -> u64 {
+fn used_by(context: &Path, ids: Ids) -> u64 {
     let dirs = dirs_of(context);
     let (bytes, unreadable) = count(&dirs);
     if !unreadable || ids.switch {

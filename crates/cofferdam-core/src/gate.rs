@@ -6,8 +6,8 @@
 //! the task's own context is there, so what a check sees is what lands.
 //!
 //! A verdict is bound to the candidate (its tree, the tip it lies on, what its commit
-//! says), the check, and the environment it ran in, and is found again under the hash of all of that. When any of it is
-//! different, there is no verdict.
+//! says), the check, and the environment it ran in, and is found again under the hash
+//! of all of that. When any of it is different, there is no verdict.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -77,8 +77,10 @@ pub(crate) fn judge(
 ) -> Result<Judgement, Error> {
     job.facts.checks.clear();
     job.facts.diagnosis.clear();
+    let Request { level, wall, .. } = job.request;
+    let environment = environment(&job.place, level, wall, &job.facts.inputs);
     let first = files.pinned.as_ref().unwrap_or(candidate);
-    let judgement = judge_one(job, candidate, first, checks)?;
+    let judgement = judge_one(job, candidate, first, checks, &environment)?;
     if judgement != Judgement::Passed || files.changed.is_empty() {
         return Ok(judgement);
     }
@@ -90,7 +92,7 @@ pub(crate) fn judge(
         )));
     }
     match files.pinned {
-        Some(_) => judge_one(job, candidate, candidate, checks),
+        Some(_) => judge_one(job, candidate, candidate, checks, &environment),
         None => Ok(Judgement::Passed),
     }
 }
@@ -102,13 +104,12 @@ fn judge_one(
     candidate: &Candidate,
     run_on: &Candidate,
     checks: &[Check],
+    environment: &str,
 ) -> Result<Judgement, Error> {
-    let Request { level, wall, .. } = job.request;
-    let environment = environment(&job.place, level, wall, &job.facts.inputs);
     let text = job.commit_text()?;
     let said = [text.name, text.mail, text.message];
     for (number, check) in checks.iter().enumerate() {
-        let key = verdict_key(run_on, &said, check, &environment);
+        let key = verdict_key(run_on, &said, check, environment);
         let mut report = match job.dam.ledger.verdict(&key)? {
             Some(row) if row.outcome.passed() => cached(check, &row, key),
             _ => match run_check(job, run_on, On::Candidate, check, number, key)? {
@@ -116,9 +117,9 @@ fn judge_one(
                 None => return Ok(Judgement::Interrupted),
             },
         };
-        let failed = [Outcome::Failed, Outcome::TimedOut].map(|outcome| outcome.to_string());
-        if failed.contains(&report.outcome) {
-            match fails_on_the_tip(job, &candidate.tip, check, number, &environment)? {
+        let outcome = Outcome::parse(&report.outcome);
+        if matches!(outcome, Some(Outcome::Failed | Outcome::TimedOut)) {
+            match fails_on_the_tip(job, &candidate.tip, check, number, environment)? {
                 None => return Ok(Judgement::Interrupted),
                 Some(true) => report.outcome = Outcome::BaselineBroken.to_string(),
                 Some(false) => {}
@@ -374,7 +375,8 @@ fn verdict_key(candidate: &Candidate, said: &[String], check: &Check, environmen
     hex(Sha256::digest(parts.to_string()).as_slice())
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 use crate::error::IoContext;
+use crate::gate::hex;
 
 /// What begins a database of SQLite's (fileformat2.html, section 1.3).
 const SQLITE: &[u8] = b"SQLite format 3\0";
@@ -175,7 +176,7 @@ fn hash(path: &Path) -> Result<Option<String>, Error> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Ok(Some(hex(hash))),
+            Ok(0) => return Ok(Some(hex(&hash.finalize()))),
             Ok(read) => hash.update(&buffer[..read]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error).at("read the input", path),
@@ -215,13 +216,5 @@ fn fingerprint_of_dir(dir: &Path) -> Result<String, Error> {
             }
         }
     }
-    Ok(hex(hash))
-}
-
-fn hex(hash: Sha256) -> String {
-    use std::fmt::Write;
-    hash.finalize().iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    Ok(hex(&hash.finalize()))
 }

@@ -9,7 +9,7 @@
 use std::path::{Component, Path};
 use std::sync::LazyLock;
 
-use cofferdam_git::layer::{self, Difference};
+use cofferdam_git::layer::Difference;
 use cofferdam_git::{Store, TreeId, merge, pattern};
 use serde::Deserialize;
 
@@ -450,18 +450,6 @@ impl Format {
 /// The value at `a.b`.
 fn at<'a>(value: &'a serde_json::Value, key: &str) -> Option<&'a serde_json::Value> {
     key.split('.').try_fold(value, |value, part| value.get(part))
-}
-
-/// The differences from the tip to a candidate.
-///
-/// # Errors
-/// [`Error::Git`].
-pub(crate) fn differences(
-    store: &Store,
-    tip_tree: &TreeId,
-    candidate: &Candidate,
-) -> Result<Vec<Difference>, Error> {
-    Ok(layer::diff(store, tip_tree, &candidate.tree, false)?)
 }
 
 #[cfg(test)]

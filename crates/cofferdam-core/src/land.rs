@@ -15,6 +15,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use cofferdam_git::layer;
 use cofferdam_git::merge::{self, Merged};
 use cofferdam_ledger::{
     Change as LedgerChange, Durability, NewPublication, PublicationState, State,
@@ -136,16 +137,12 @@ fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
 /// A file name for a ref of a repository.
 fn lock_name(repo: &str, name: &str) -> String {
     use sha2::Digest;
-    use std::fmt::Write;
     let hash = sha2::Sha256::digest(name.as_bytes());
-    let mut text = format!("{repo}-");
-    for byte in &hash[..8] {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    format!("{repo}-{}", gate::hex(&hash[..8]))
 }
 
-/// The candidate, its checks, and what it does to their files; `None` when the task has ended instead.
+/// The candidate, its checks, and what it does to their files; `None` when the task
+/// has ended instead.
 fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFiles)>, Error> {
     let begun = Instant::now();
     let base = Facts::need("base", job.facts.base.as_ref())?.clone();
@@ -206,7 +203,12 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         checks.clear();
     }
     let candidate = Candidate { tip, commit, tree };
-    let differences = judge_files::differences(&job.store, &tip_tree, &candidate)?;
+    // Asked only where the answer decides something.
+    let differences = if checks.is_empty() && config.protect.is_empty() {
+        Vec::new()
+    } else {
+        layer::diff(&job.store, &tip_tree, &candidate.tree, false)?
+    };
     let protected = judge_files::protected(&differences, &config.protect);
     if !protected.is_empty() {
         let why = format!("`cofferdam.toml` protects {}", shown(&protected));

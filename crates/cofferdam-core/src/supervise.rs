@@ -118,26 +118,30 @@ pub fn run(
     let begun = Instant::now();
     let wakeups = control.wakeups();
     let cause = Mutex::new(None);
-    let out_of_memory = running.remote().at("hold", context_dir)?;
-    let out_of_disk = running.remote().at("hold", context_dir)?;
+    let hold = || running.remote().at("hold", context_dir);
+    let out_of_memory = limits.kernel_kills().then(hold).transpose()?;
+    let out_of_disk = match spec.limits.disk {
+        Some(most) => Some((most, hold()?)),
+        None => None,
+    };
     let too_much_disk = AtomicBool::new(false);
     let (memory_over, memory_is_over) = std::sync::mpsc::channel::<()>();
     let (disk_over, disk_is_over) = std::sync::mpsc::channel::<()>();
     let event = std::thread::scope(|scope| {
-        if limits.kernel_kills() {
+        if let Some(remote) = out_of_memory {
             // The kernel kills one process; what is left of the task is of no use.
             scope.spawn(move || {
                 while memory_is_over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                     if limits.ran_out_of_memory() {
-                        return out_of_memory.kill();
+                        return remote.kill();
                     }
                 }
             });
         }
-        if let Some(most) = spec.limits.disk {
+        if let Some((most, remote)) = out_of_disk {
             let (exceeded, ids) = (&too_much_disk, spec.ids);
             scope.spawn(move || {
-                let ended = disk::watch(context_dir, ids, most, &disk_is_over, &out_of_disk);
+                let ended = disk::watch(context_dir, ids, most, &disk_is_over, &remote);
                 exceeded.store(ended, Ordering::Release);
             });
         }

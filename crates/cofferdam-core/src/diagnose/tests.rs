@@ -36,7 +36,7 @@ fn command() -> Failure<'static> {
         wall: Wall::Full,
         read_only: false,
         env: &[],
-        top: Path::new("/work/repo"),
+        top: Path::new("/srv/repo"),
         home: Path::new("/home/ann"),
     }
 }
@@ -147,24 +147,24 @@ fn a_program_that_only_the_caller_has() {
 #[test]
 fn a_file_that_only_the_caller_has() {
     let host = Fake {
-        files: &["/work/repo/.env", ".env", "/work/repo/a b.csv", "node_modules/@scope/left"],
+        files: &["/srv/repo/.env", ".env", "/srv/repo/a b.csv", "node_modules/@scope/left"],
         ..Fake::default()
     };
     let outputs = [
-        "cat: /work/repo/.env: No such file or directory",
+        "cat: /srv/repo/.env: No such file or directory",
         "cat: .env: No such file or directory",
-        "ls: cannot access '/work/repo/.env': No such file or directory",
+        "ls: cannot access '/srv/repo/.env': No such file or directory",
         "cp: cannot stat '.env': No such file or directory",
         "bash: line 1: .env: No such file or directory",
         "sh: 1: cannot open .env: No such file",
         "sh: 1: .: cannot open .env: No such file",
-        "FileNotFoundError: [Errno 2] No such file or directory: '/work/repo/.env'",
-        "E       FileNotFoundError: [Errno 2] No such file or directory: '/work/repo/a b.csv'",
-        "Error: ENOENT: no such file or directory, open '/work/repo/.env'",
-        "panic: open /work/repo/.env: no such file or directory",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/srv/repo/.env'",
+        "E       FileNotFoundError: [Errno 2] No such file or directory: '/srv/repo/a b.csv'",
+        "Error: ENOENT: no such file or directory, open '/srv/repo/.env'",
+        "panic: open /srv/repo/.env: no such file or directory",
         "Error: Cannot find module '@scope/left/sub'",
         "Cannot find module '@scope/left' from 'src/a.test.js'",
-        "Error [ERR_MODULE_NOT_FOUND]: Cannot find package '@scope/left' imported from /work/repo/a.mjs",
+        "Error [ERR_MODULE_NOT_FOUND]: Cannot find package '@scope/left' imported from /srv/repo/a.mjs",
     ];
     all_tell(&command(), &host, "on-host-not-inside", "checkout", &outputs);
     all_tell(&check(), &host, "on-host-not-inside", "what", &outputs);
@@ -370,7 +370,7 @@ fn a_toolchain_whose_home_is_outside() {
         (
             "~/.pyenv/versions",
             &[
-                "pyenv: version `3.12.1' is not installed (set by /work/repo/.python-version)",
+                "pyenv: version `3.12.1' is not installed (set by /srv/repo/.python-version)",
                 "pyenv: python: command not found",
             ],
         ),
@@ -424,9 +424,9 @@ fn a_path_that_can_not_be_written() {
         "touch: cannot touch 'x': Read-only file system",
         "sh: 1: cannot create x: Read-only file system",
         "Error: EROFS: read-only file system, mkdir 'x'",
-        "fatal: Unable to create '/work/repo/.git/index.lock': Read-only file system",
-        "fatal: cannot lock ref 'refs/heads/z': Unable to create '/work/repo/.git/refs/heads/z.lock': Read-only file system",
-        "error: failed to create directory `/work/repo/target`\n\nCaused by:\n  Read-only file system (os error 30)",
+        "fatal: Unable to create '/srv/repo/.git/index.lock': Read-only file system",
+        "fatal: cannot lock ref 'refs/heads/z': Unable to create '/srv/repo/.git/refs/heads/z.lock': Read-only file system",
+        "error: failed to create directory `/srv/repo/target`\n\nCaused by:\n  Read-only file system (os error 30)",
         "mkdir: Read-only file system at -e line 1.",
     ];
     let read_only = Failure { read_only: true, ..command() };
@@ -513,14 +513,14 @@ fn disks_that_are_full() {
         "fatal error: error writing to /tmp/cc.s: No space left on device",
         "OSError: [Errno 28] No space left on device",
         "Error: ENOSPC: no space left on device, write",
-        "error: failed to write `/work/repo/target/x`: No space left on device (os error 28)",
+        "error: failed to write `/srv/repo/target/x`: No space left on device (os error 28)",
     ];
     all_tell(&command(), &Fake { full: true, ..Fake::default() }, "disk-full", "`dam gc`", &disk);
     none_tells(&command(), &Fake::default(), &disk);
     let full = Fake { full: true, ..Fake::default() };
     none_tells(&command(), &full, &["cp: error writing '/usr/x': No space left on device"]);
     let watches =
-        ["Error: ENOSPC: System limit for number of file watchers reached, watch '/work/repo'"];
+        ["Error: ENOSPC: System limit for number of file watchers reached, watch '/srv/repo'"];
     none_tells(&command(), &full, &watches);
 }
 
@@ -592,7 +592,7 @@ fn at_most_three_are_told_and_each_hint_once() {
 #[test]
 fn the_words_depend_on_who_failed() {
     let host = Fake {
-        files: &["/work/repo/bin/vite", "/work/repo/.env", "node_modules/left"],
+        files: &["/srv/repo/bin/vite", "/srv/repo/.env", "node_modules/left"],
         port: Some(80),
         full: false,
     };
@@ -600,19 +600,19 @@ fn the_words_depend_on_who_failed() {
         (
             "sh: 1: vite: not found",
             (
-                "`vite` was not found inside: `/work/repo/bin/vite` is in your checkout, but it is not in the base",
+                "`vite` was not found inside: `/srv/repo/bin/vite` is in your checkout, but it is not in the base",
                 "`--carry` gives",
             ),
             (
-                "`vite` was not found inside: `/work/repo/bin/vite` is in your checkout, but it is not in what is checked",
+                "`vite` was not found inside: `/srv/repo/bin/vite` is in your checkout, but it is not in what is checked",
                 "a check sees",
             ),
         ),
         (
-            "cat: /work/repo/.env: No such file or directory",
-            ("`/work/repo/.env` is in your checkout, but it is not in the base", "`--carry` gives"),
+            "cat: /srv/repo/.env: No such file or directory",
+            ("`/srv/repo/.env` is in your checkout, but it is not in the base", "`--carry` gives"),
             (
-                "`/work/repo/.env` is in your checkout, but it is not in what is checked",
+                "`/srv/repo/.env` is in your checkout, but it is not in what is checked",
                 "commit it, or",
             ),
         ),
