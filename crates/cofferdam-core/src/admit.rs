@@ -7,21 +7,19 @@ use cofferdam_git::remote::RemoteBranch;
 use cofferdam_git::{Discovered, PersonConfig, Started, gitdir, merge};
 use cofferdam_ledger::{NewTask, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
-use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
+use cofferdam_sandbox::{Ids, Wall, landlock_abi, refuse_delegated};
 
 use crate::config::RepoConfig;
 use crate::context::Place;
 use crate::control::Control;
-use crate::disk::DISK;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::job::{Job, claim};
-use crate::limits::{PIDS, tighter};
-use crate::receipt::Isolation;
+use crate::limits::{LANDLOCK, tighter};
 use crate::report::Reporter;
 use crate::request::{Into, Request};
 use crate::target::TargetRef;
-use crate::{Dam, Error, land};
+use crate::{Dam, Error, boundary, land};
 
 /// Admission: the request is understood, the target known, the name reserved.
 /// Gives the job, and the refs being listed meanwhile.
@@ -88,9 +86,14 @@ pub(crate) fn admit<'a>(
     }
     request.timeout = request.timeout.or(asked.timeout);
     request.limits = tighter(request.limits, asked.limits);
-    request.limits.pids.get_or_insert(PIDS);
-    request.limits.disk.get_or_insert(DISK);
     request.output = request.output.into_iter().chain(asked.output).min();
+    let boundary = boundary::of_level(request.level);
+    boundary.admit(&mut request)?;
+    if request.require.iter().any(|wanted| wanted == LANDLOCK)
+        && (landlock_abi() == 0 || request.wall == Wall::Nested)
+    {
+        return Err(Error::NoLandlock);
+    }
     // The base is the target's tip, which need not be what is checked out.
     if request.base.is_none() && tip != found.commit {
         found.tree = merge::tree_of(&store, &tip)?;
@@ -123,7 +126,7 @@ pub(crate) fn admit<'a>(
         ids: Some(ids),
         cwd: Some(cwd),
         boot: Some(boot_id().at("read", "/proc")?),
-        isolation: Some(isolation(&request, &place)),
+        isolation: Some(boundary.isolation(&request, &place)),
         ..Facts::default()
     };
     let created = dam.ledger.create_task(NewTask {
@@ -172,18 +175,6 @@ pub(crate) fn need_identity(config: &PersonConfig) -> Result<(), Error> {
         "git does not know who you are, and what lands is a commit of yours",
         "`git config --global user.name NAME` and `git config --global user.email ADDRESS`",
     ))
-}
-
-pub(crate) fn isolation(request: &Request, place: &Place) -> Isolation {
-    Isolation {
-        level: request.level,
-        network: if request.network == Network::Open { "open" } else { "none" }.into(),
-        wall: if request.wall == Wall::Nested { "nested" } else { "full" }.into(),
-        landlock_abi: landlock_abi(),
-        uid: place.person.ids.uid,
-        tools: place.tools.describe(&place.person.home),
-        limits: Vec::new(),
-    }
 }
 
 fn fresh_id() -> Result<TaskId, Error> {

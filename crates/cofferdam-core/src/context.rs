@@ -1,40 +1,32 @@
-//! A context: its directories on disk and the view that its processes get.
+//! A context: its directories on disk, and where it belongs.
 //!
 //! A task has one, and each check has a fresh one below it. On disk:
 //!
 //! ```text
-//! upper, work     the writable part of the overlay
+//! upper, work     the writable part of the overlay, or a whole checkout
 //! homes           the same for each tool home
 //! home, tmp       private, on disk
 //! out             what the task says: the commit message
 //! ns              who pid 1 is
 //! ```
 //!
-//! Inside, the overlay lies at the repository's own path. Where paths nest (a
-//! repository below the home directory or `/tmp`), the outer one is mounted
-//! first; the mount point that this makes lies in a private directory.
+//! What its processes see of that, the level decides: see [`crate::boundary`].
 
 use std::ffi::OsString;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
-use cofferdam_git::gitdir::{self, OBJECTS_INSIDE, TaskGit};
+use cofferdam_git::gitdir::TaskGit;
 use cofferdam_git::layer::LayerStack;
 use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
-use cofferdam_sandbox::view::{self, Person, SYSTEM_DIRS};
-use cofferdam_sandbox::{Command, Ids, Limits, Mount, Network, Spec, Wall};
+use cofferdam_sandbox::view::{Person, SYSTEM_DIRS};
+use cofferdam_sandbox::{Ids, Limits, Network, Wall};
 
 use crate::error::IoContext;
 use crate::gate::hex;
 use crate::input::{Input, InputReport, Kind};
 use crate::tools::{INPUT, ToolDir, Tools};
 use crate::{Dam, Error};
-
-/// Where a task finds what it has to be told, inside.
-const DAM_INSIDE: &str = "/run/dam";
-
-/// What git's configuration for everybody is, inside.
-const GIT_CONFIG: &str = "/etc/gitconfig";
 
 /// A context on disk.
 #[derive(Debug, Clone)]
@@ -173,18 +165,6 @@ impl Place {
             }
         }
     }
-
-    /// The variables that a command inside starts with.
-    #[must_use]
-    pub fn environment(&self) -> Vec<(OsString, OsString)> {
-        let granted = |dir: &Path| self.tools.hold(dir);
-        let mut variables = view::environment(&self.person, std::env::vars_os(), granted);
-        variables.extend(self.tools.env.iter().cloned());
-        // Wherever the git inside would look for it: there is one.
-        variables.push(("GIT_CONFIG_SYSTEM".into(), GIT_CONFIG.into()));
-        variables.sort();
-        variables
-    }
 }
 
 /// What a command in a context is told by its environment.
@@ -198,6 +178,39 @@ pub struct Told {
     pub feedback: Option<Vec<u8>>,
     /// Content of the `DAM_CONTEXT` file.
     pub context: serde_json::Value,
+}
+
+impl Told {
+    /// The variables that say where what it is told lies: in `dir`, as it sees it.
+    pub(crate) fn variables(&self, dir: &Path) -> Vec<(OsString, OsString)> {
+        let mut variables: Vec<(OsString, OsString)> = Vec::new();
+        let mut set = |key: &str, value: OsString| variables.push((key.into(), value));
+        set("DAM_TASK", self.task.clone().into());
+        set("DAM_ATTEMPT", self.attempt.max(1).to_string().into());
+        set("DAM_MESSAGE", dir.join("out/message").into());
+        if self.feedback.is_some() {
+            set("DAM_FEEDBACK", dir.join("feedback").into());
+        }
+        set("DAM_CONTEXT", dir.join("context.json").into());
+        variables
+    }
+
+    /// Content of the file that [`Told::variables`] calls `context.json`.
+    pub(crate) fn context_json(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(&self.context).unwrap_or_default()
+    }
+}
+
+/// `variables` with what was asked for in the place of what has the same name.
+pub(crate) fn with(
+    mut variables: Vec<(OsString, OsString)>,
+    asked: &[(OsString, OsString)],
+) -> Vec<(OsString, OsString)> {
+    for (key, value) in asked {
+        variables.retain(|(known, _)| known != key);
+        variables.push((key.clone(), value.clone()));
+    }
+    variables
 }
 
 /// A command and what it may reach.
@@ -219,7 +232,7 @@ pub struct What<'a> {
 
 /// Where a context keeps what it wrote into a tool home: the same place whatever
 /// other tool homes there are.
-fn home_of(dir: &ToolDir) -> String {
+pub(crate) fn home_of(dir: &ToolDir) -> String {
     use sha2::Digest;
     let hash = sha2::Sha256::digest(dir.path.as_os_str().as_encoded_bytes());
     format!("homes/{}-{}", dir.name, hex(&hash[..3]))
@@ -279,7 +292,8 @@ impl Context {
         Ok(())
     }
 
-    /// The upper directory.
+    /// The directory that holds what the task writes into the repository: the upper of
+    /// an overlay, or a whole checkout.
     #[must_use]
     pub fn upper(&self) -> PathBuf {
         self.dir.join("upper")
@@ -334,7 +348,7 @@ impl Context {
         have: &[&str],
     ) -> Result<(), Error> {
         let dir = self.upper().join(".git/objects/pack");
-        std::fs::create_dir(&dir).at("make", &dir)?;
+        std::fs::create_dir_all(&dir).at("make", &dir)?;
         let mut wanted = format!("{commit}\n");
         for known in have {
             wanted.push_str(&format!("^{known}\n"));
@@ -423,7 +437,7 @@ impl Context {
     }
 
     /// A name relative to [`Context::base`], which is what the kernel is told.
-    fn relative(&self, name: &str) -> String {
+    pub(crate) fn relative(&self, name: &str) -> String {
         let dir = self.dir.strip_prefix(&self.base).unwrap_or(&self.dir);
         format!("{}/{name}", dir.display())
     }
@@ -433,124 +447,11 @@ impl Context {
         (self.stack.lower(), self.relative("upper"))
     }
 
-    /// The whole specification of a command in this context.
+    /// Whether the upper holds nothing but the private `.git`. Of an overlay nothing
+    /// has changed then, whatever the layers hold, for a deletion leaves an entry too.
+    /// An upper that can't be listed may hold anything.
     #[must_use]
-    pub fn spec(&self, place: &Place, what: What<'_>, told: &Told) -> Spec {
-        let What { command, cwd, env, network, wall, limits } = what;
-        let person = &place.person;
-        let mut mounts = view::system(person, network);
-        for hidden in &place.hidden {
-            if SYSTEM_DIRS.iter().any(|system| hidden.starts_with(system)) {
-                mounts.push(Mount::Tmpfs { dest: hidden.clone(), mode: 0o755, size: 4096 });
-            }
-        }
-        let own = |name: &str, dest: PathBuf| Mount::Bind {
-            source: self.relative(name).into(),
-            dest,
-            writable: true,
-            executable: true,
-        };
-        let tmp = PathBuf::from("/tmp");
-        let var_tmp = PathBuf::from("/var/tmp");
-        let mut places = vec![("tmp", &tmp), ("home", &person.home)];
-        // A link can't hold the mount points of what lies below it.
-        if place.top.starts_with(&var_tmp) || person.home.starts_with(&var_tmp) {
-            places.insert(0, ("tmp", &var_tmp));
-        } else {
-            mounts.push(Mount::Symlink { dest: var_tmp.clone(), target: tmp.clone() });
-        }
-        places.sort_by_key(|(_, dest)| dest.components().count());
-        mounts.extend(places.into_iter().map(|(name, dest)| own(name, dest.clone())));
-        for dir in &place.tools.dirs {
-            let home = home_of(dir);
-            mounts.push(Mount::Private {
-                source: dir.source.clone(),
-                hidden: dir.hidden.clone(),
-                upper: self.relative(&format!("{home}/upper")),
-                work: self.relative(&format!("{home}/work")),
-                dest: dir.path.clone(),
-            });
-        }
-        for (copy, dest) in &place.files {
-            mounts.push(Mount::Bind {
-                source: copy.clone(),
-                dest: dest.clone(),
-                writable: false,
-                executable: true,
-            });
-        }
-        let (lower, upper) = self.lowers();
-        mounts.push(if self.read_only {
-            let lower = std::iter::once(upper).chain(lower).collect();
-            Mount::Overlay { lower, upper: None, work: None, dest: place.top.clone() }
-        } else {
-            let work = Some(self.relative("work"));
-            Mount::Overlay { lower, upper: Some(upper), work, dest: place.top.clone() }
-        });
-        for (number, source) in place.objects.iter().enumerate() {
-            mounts.push(Mount::Bind {
-                source: source.clone(),
-                dest: Path::new(OBJECTS_INSIDE).join(number.to_string()),
-                writable: false,
-                executable: false,
-            });
-        }
-        if let Some((name, mail)) = &place.identity {
-            mounts.push(Mount::File {
-                dest: GIT_CONFIG.into(),
-                content: gitdir::identity_config(name, mail).into_bytes(),
-            });
-        }
-        let dam = Path::new(DAM_INSIDE);
-        mounts.push(own("out", dam.join("out")));
-        mounts.push(Mount::File {
-            dest: dam.join("context.json"),
-            content: serde_json::to_vec_pretty(&told.context).unwrap_or_default(),
-        });
-        if let Some(feedback) = &told.feedback {
-            mounts.push(Mount::File { dest: dam.join("feedback"), content: feedback.clone() });
-        }
-        let mut writable = vec![person.home.clone(), tmp.clone(), dam.join("out")];
-        writable.extend(place.tools.dirs.iter().map(|dir| dir.path.clone()));
-        if !self.read_only {
-            writable.push(place.top.clone());
-        }
-        let mut environment = place.environment();
-        let mut set = |key: &str, value: OsString| environment.push((key.into(), value));
-        set("DAM_TASK", told.task.clone().into());
-        set("DAM_ATTEMPT", told.attempt.max(1).to_string().into());
-        set("DAM_MESSAGE", dam.join("out/message").into());
-        if told.feedback.is_some() {
-            set("DAM_FEEDBACK", dam.join("feedback").into());
-        }
-        set("DAM_CONTEXT", dam.join("context.json").into());
-        for (key, value) in env {
-            environment.retain(|(known, _)| known != key);
-            environment.push((key.clone(), value.clone()));
-        }
-        Spec {
-            ids: self.ids,
-            base_dir: self.base.clone(),
-            mounts,
-            network,
-            wall,
-            writable,
-            limits,
-            command: Command {
-                argv: command,
-                env: environment,
-                cwd: cwd.into(),
-                else_cwd: place.top.clone(),
-                umask: 0o022,
-            },
-        }
-    }
-
-    /// Whether the upper holds nothing but the private `.git`: then nothing has
-    /// changed, whatever the layers hold, for a deletion leaves an entry too. An
-    /// upper that can't be listed may hold anything.
-    #[must_use]
-    pub fn is_untouched(&self) -> bool {
+    pub fn has_empty_upper(&self) -> bool {
         let Ok(mut entries) = std::fs::read_dir(self.upper()) else { return false };
         entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == ".git"))
     }

@@ -24,7 +24,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use cofferdam_sandbox::{Network, Wall};
+use cofferdam_sandbox::{Network, View, Wall};
 use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -142,6 +142,10 @@ pub(crate) fn failure(
             command.argv.first().filter(|_| errno == Errno::NOENT.raw_os_error())
         }
     };
+    let View::Own { network, .. } = plan.spec.view else {
+        // It saw what the host has.
+        return Vec::new();
+    };
     // A log that can't be read says nothing.
     let mut printed = read_tail(plan.log, TAIL).unwrap_or_default();
     if let Some(program) = missing {
@@ -150,7 +154,7 @@ pub(crate) fn failure(
     }
     let failure = Failure {
         role,
-        network: plan.spec.network,
+        network,
         wall: plan.spec.wall,
         read_only: context.read_only,
         env: &command.env,

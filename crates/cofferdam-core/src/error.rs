@@ -8,6 +8,8 @@ use cofferdam_sandbox::SandboxError;
 use cofferdam_sandbox::limits::Rung;
 use cofferdam_tree::LockError;
 
+use crate::request::Level;
+
 /// What the process ends with. Stable: scripts and schedulers rely on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -86,6 +88,17 @@ pub enum Error {
     /// The boundary can't be had.
     #[error("the sandbox can't be had here")]
     Isolation(#[source] SandboxError),
+    /// The level can't be had by this caller.
+    #[error("level `{level}` can't be had here: {why}")]
+    LevelNotAvailable {
+        /// Which.
+        level: Level,
+        /// Why.
+        why: String,
+    },
+    /// Landlock was required.
+    #[error("Landlock does not stand here: the kernel has none, or `--nested` takes it away")]
+    NoLandlock,
     /// A limit that has to be enforced by the kernel can't be here.
     #[error("the limit `{limit}` can't be enforced by the kernel here{}", rung.map(|rung| format!(": there is only `{}`", rung.as_str())).unwrap_or_else(|| ": it was not set".into()))]
     LimitNotEnforced {
@@ -159,9 +172,11 @@ impl Error {
             ) => ExitCode::Usage,
             Error::Git(GitError::Refused(_)) => ExitCode::CommandFailed,
             Error::Ledger(LedgerError::NameTaken { .. }) | Error::Live(_) => ExitCode::Held,
-            Error::Isolation(_) | Error::StateDir { .. } | Error::LimitNotEnforced { .. } => {
-                ExitCode::Isolation
-            }
+            Error::Isolation(_)
+            | Error::StateDir { .. }
+            | Error::LevelNotAvailable { .. }
+            | Error::NoLandlock
+            | Error::LimitNotEnforced { .. } => ExitCode::Isolation,
             _ => ExitCode::Internal,
         }
     }
@@ -173,6 +188,9 @@ impl Error {
             Error::Usage { hint, .. } => hint.clone(),
             Error::NoSuchTask(_) => Some("`dam list` shows the tasks there are".into()),
             Error::Isolation(error) => isolation_hint(error),
+            Error::LevelNotAvailable { .. } => {
+                Some("leave `--level` out: `sandbox` runs it as another user".into())
+            }
             Error::LimitNotEnforced { .. } => Some(
                 "control groups that are delegated (`systemd-run --user --scope -p Delegate=yes`), \
                  or root, can enforce it"

@@ -243,7 +243,8 @@ fn run_once(
     number: usize,
 ) -> Result<Option<Outcome>, Error> {
     // Both go on while layer and context are made.
-    let starter = boundary::of_level(job.request.level)?.start()?;
+    let boundary = boundary::of_level(job.request.level);
+    let starter = boundary.start()?;
     let name = format!("{}-check", job.id);
     let (most, required) = (&job.request.limits, &job.request.require);
     let limits = limits::apply(&starter, &job.dir, &name, most, required)?;
@@ -255,12 +256,13 @@ fn run_once(
         owner: job.ids.switch.then_some((job.ids.uid, job.ids.gid)),
     };
     job.dam.pass_collection()?;
-    let stack = maker.stack(&candidate.tree, Some(&base), &mut |_, _| {})?;
+    let stack = boundary.layers(&maker, &candidate.tree, Some(&base), &mut |_, _| {})?;
     let dir = job.dir.checks().join(number.to_string());
     if dir.exists() {
         job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &dir)?;
     }
     let context = Context::create(job.dam, dir, stack, job.ids, false, &job.place.tools)?;
+    boundary.fill(&maker, &context, &mut |_, _| {})?;
     let refs = gitdir::listed_refs(refs)?;
     let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
     context.write_git(&TaskGit {
@@ -269,7 +271,7 @@ fn run_once(
         branch: &format!("dam/{}", job.name),
         commit: &candidate.commit,
         refs: &refs,
-        object_dirs: job.place.objects.len(),
+        object_dirs: &boundary.object_dirs(&job.place),
         excludes: &job.excludes,
     })?;
     context.lend_objects(&job.store, &candidate.commit, &have)?;
@@ -285,7 +287,8 @@ fn run_once(
             "check": check.name,
             "base": candidate.tip,
             "level": job.request.level,
-            "network": "none",
+            "top": boundary.top(&context, &job.place),
+            "network": boundary.network(Network::None),
         }),
     };
     let command =
@@ -294,11 +297,11 @@ fn run_once(
         command: command.collect(),
         cwd: &job.place.top,
         env: &[],
-        network: Network::None,
+        network: boundary.network(Network::None),
         wall: job.request.wall,
         limits: limits.rest,
     };
-    let spec = context.spec(&job.place, what, &told);
+    let spec = boundary.spec(&context, &job.place, what, &told)?;
     let log = match run_on {
         On::Candidate => format!("check-{number}.log"),
         On::Tip => format!("tip-{number}.log"),
@@ -306,8 +309,16 @@ fn run_once(
     let log = job.dir.path().join(log);
     let timeout = Some(check.timeout.unwrap_or(CHECK_TIMEOUT));
     let output = job.request.output.unwrap_or(supervise::LOG_CAP);
-    let plan =
-        Plan { spec: &spec, context: &context.dir, log: &log, timeout, output, limits: &limits };
+    let (task_dir, id) = (job.dir.clone(), job.id.clone());
+    let plan = Plan {
+        spec: &spec,
+        context: &context.dir,
+        log: &log,
+        timeout,
+        output,
+        limits: &limits,
+        end_processes: &|| boundary.end_processes(&task_dir, id.as_str()),
+    };
     let run = supervise::run(starter, &plan, &job.control, None)?;
     let outcome = match run.ended {
         Ended::Exited { code: Some(0), .. } => Outcome::Passed,
@@ -395,7 +406,7 @@ fn environment(place: &Place, level: Level, wall: Wall, inputs: &[InputReport]) 
     take(level.to_string().as_bytes());
     take(if wall == Wall::Nested { b"nested" } else { b"full" });
     take(&place.person.ids.uid.to_le_bytes());
-    let variables = place.environment();
+    let variables = boundary::of_level(level).environment(place);
     for (key, value) in &variables {
         take(key.as_bytes());
         take(value.as_bytes());

@@ -1,7 +1,7 @@
 //! Both halves of a harvest: starting the helper, and being it.
 //!
 //! The helper is this binary again, with an empty environment, in a user
-//! namespace of the task's own kind. See `cofferdam_git::harvest`.
+//! namespace of the task's own kind where the task has one. See `cofferdam_git::harvest`.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 
 use cofferdam_git::GitError;
-use cofferdam_git::harvest::{ChangeSet, CommitText, Refusal, Rules, collect, scan};
+use cofferdam_git::harvest::{ChangeSet, CommitText, Refusal, Rules, collect, scan, scan_copy};
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +23,18 @@ use crate::{Error, boundary};
 /// The first argument that makes a binary call [`main`].
 pub const ARGUMENT: &str = "__harvest";
 
+/// What a context's files are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum From {
+    /// The upper of an overlay, read in a user namespace of the task's own kind.
+    Overlay,
+    /// A checkout beside the layer that it is a copy of.
+    Copy,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Reading {
+    from: From,
     ids: Ids,
     base: PathBuf,
     lower: Vec<String>,
@@ -61,9 +71,10 @@ impl Helper {
     }
 }
 
-pub(crate) fn start(context: &Context, rules: &Rules) -> Result<Helper, Error> {
+pub(crate) fn start(context: &Context, from: From, rules: &Rules) -> Result<Helper, Error> {
     let (lower, upper) = context.lowers();
     let job = Reading {
+        from,
         ids: context.ids,
         base: context.base.clone(),
         lower,
@@ -102,8 +113,7 @@ pub(crate) fn take(
     let base = Facts::need("base", job.facts.base.as_ref())?;
     let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?;
     let attributes = context.stack.attributes(&job.dam.layers);
-    let boundary = boundary::of_level(job.request.level)?;
-    let mut changes = boundary.changes(context, &job.rules()?)?;
+    let mut changes = boundary::of_level(job.request.level).changes(context, &job.rules()?)?;
     let (id, frames) = (job.id.as_str(), changes.frames());
     let collected =
         collect(&job.store, &job.config, (base, base_tree), &attributes, text, id, frames);
@@ -137,21 +147,28 @@ fn work() -> Result<(), Box<dyn std::error::Error>> {
     std::io::stdin().read_to_end(&mut text)?;
     let job: Reading = serde_json::from_slice(&text)?;
     rustix::process::chdir(&job.base)?;
-    enter_user_namespace(job.ids, rustix::thread::UnshareFlags::NEWNS)?;
+    if job.from == From::Overlay {
+        enter_user_namespace(job.ids, rustix::thread::UnshareFlags::NEWNS)?;
+    }
     let open = |name: &str| -> std::io::Result<OwnedFd> {
         let flags = rustix::fs::OFlags::RDONLY
             | rustix::fs::OFlags::DIRECTORY
             | rustix::fs::OFlags::CLOEXEC;
         Ok(rustix::fs::open(name, flags, rustix::fs::Mode::empty())?)
     };
+    let out = std::io::BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     let upper = open(&job.upper)?;
+    if job.from == From::Copy {
+        let [base] = job.lower.as_slice() else { return Err("a copy is of one layer".into()) };
+        scan_copy(upper, open(base)?, &job.rules, out)?;
+        return Ok(());
+    }
     let lower = match job.lower.as_slice() {
         [single] => open(single)?,
         several => read_only_overlay(several)?,
     };
     let all: Vec<String> = std::iter::once(job.upper.clone()).chain(job.lower).collect();
     let merged = read_only_overlay(&all)?;
-    let out = std::io::BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     scan(upper, merged, lower, &job.rules, out)?;
     Ok(())
 }

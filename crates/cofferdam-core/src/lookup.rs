@@ -10,6 +10,7 @@ use cofferdam_git::{PersonConfig, Repository, merge};
 use cofferdam_sandbox::Ids;
 use cofferdam_sandbox::view::SYSTEM_DIRS;
 
+use crate::boundary::{Boundary, Sandbox};
 use crate::context::Place;
 use crate::error::IoContext;
 use crate::{Dam, Error};
@@ -63,7 +64,7 @@ pub fn look_up(dam: &Dam, dir: &Path, argv: &[OsString]) -> Result<Sight, Error>
         }
         Ok(SYSTEM_DIRS.iter().any(|system| file.starts_with(system)) || place.tools.hold(file))
     };
-    let inside = place.environment();
+    let inside = Sandbox.environment(&place);
     let path_inside = inside.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
     let path_outside = std::env::var_os("PATH").unwrap_or_default();
     let mut programs = Vec::new();

@@ -21,9 +21,13 @@ pub const VERSION: u32 = 1;
 pub struct Isolation {
     /// The level.
     pub level: Level,
+    /// Where the command finds the repository's files; none before it has any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top: Option<String>,
     /// Network scope: `none` or `open`.
     pub network: String,
-    /// `full`, or `nested` for programs with a sandbox of their own.
+    /// `full`, or `nested` for programs with a sandbox of their own. At level
+    /// `worktree`: `landlock` when it can write in its context alone, else `none`.
     pub wall: String,
     /// ABI of Landlock; 0 when the kernel has none.
     pub landlock_abi: u32,

@@ -5,17 +5,14 @@
 //!
 //! 1. Its lock is tried. Held: somebody is at work, leave it alone.
 //! 2. A free lock says that the supervisor is gone, and no more: its processes
-//!    can live on for 100 ms. Each pid 1 that the task had is found by pid, start
-//!    time and boot, killed, and waited for; that is after the last process of
-//!    its namespace. Only then is anything of the task's touched.
+//!    can live on for 100 ms. They are ended as their level knows how to, and
+//!    waited for. Only then is anything of the task's touched.
 //! 3. Past the commit point the only way is forward: the journal is followed and
 //!    the task has landed. Before it, the target is as it was, and what can still
 //!    be landed waits for a person. Anything else has failed.
 //!
 //! Nothing is deleted here but locks and copies that the dead supervisor held in
 //! the person's worktree; contexts are left for [`crate::settle`].
-
-use std::time::Duration;
 
 use cofferdam_git::CommitId;
 use cofferdam_ledger::{
@@ -26,10 +23,7 @@ use crate::control::Control;
 use crate::job::{Job, reopen};
 use crate::report::Silent;
 use crate::target::{Change, Journal, Recovery};
-use crate::{Dam, Error, land};
-
-/// How long a killed process may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::{Dam, Error, boundary, land};
 
 /// Brings every task that nobody supervises to an end; what could not be done
 /// now is returned in words, and tried again next time.
@@ -68,13 +62,7 @@ fn one(dam: &mut Dam, task: Task) -> Result<(), Error> {
     if job.state.is_end() {
         return Ok(());
     }
-    for process in job.dir.processes() {
-        process.kill_and_wait(PATIENCE).map_err(|source| Error::Io {
-            step: "end the processes of",
-            path: job.dir.path().into(),
-            source,
-        })?;
-    }
+    boundary::of_level(job.request.level).end_processes(&job.dir, job.id.as_str())?;
     crate::limits::forget_groups(&job.dir);
     match job.state {
         State::Publishing => publishing(&mut job),

@@ -17,7 +17,7 @@ use crate::input::Input;
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// A linked worktree.
+    /// A checkout of its own; by convention, and by Landlock where there is one.
     Worktree,
     /// Own namespaces.
     Sandbox,

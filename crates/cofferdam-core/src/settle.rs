@@ -24,7 +24,8 @@ use crate::facts::Facts;
 use crate::job::{Job, reopen};
 use crate::reconcile::reconcile;
 use crate::report::Silent;
-use crate::{Dam, Error, TaskDir, harvest, land, limits};
+use crate::request::{Level, Request};
+use crate::{Dam, Error, TaskDir, boundary, harvest, land, limits};
 
 /// The first argument that makes a binary call [`sweep_main`].
 pub const ARGUMENT: &str = "__sweep";
@@ -158,9 +159,9 @@ pub fn drop_task(dam: &mut Dam, name: &str) -> Result<Task, Error> {
 /// Deletes the context of a task that nobody supervises and that a person gave up.
 fn make_room(dam: &mut Dam, task: &Task) -> Result<(), Error> {
     let dir = dam.task_dir(&task.id);
-    for process in dir.processes() {
-        process.kill_and_wait(Duration::from_secs(10)).at("end the processes of", dir.path())?;
-    }
+    let level = serde_json::from_value::<Request>(task.spec.clone())
+        .map_or(Level::Sandbox, |request| request.level);
+    boundary::of_level(level).end_processes(&dir, task.id.as_str())?;
     take_context(&dam.trash, &dir)?;
     dam.trash.empty(Duration::from_secs(60)).at("empty", dam.trash.dir())?;
     Ok(())

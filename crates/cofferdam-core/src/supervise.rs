@@ -77,7 +77,7 @@ enum Cause {
 }
 
 /// What is run, and where what comes of it goes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Plan<'a> {
     /// The command behind its boundary.
     pub spec: &'a Spec,
@@ -91,6 +91,8 @@ pub struct Plan<'a> {
     pub output: u64,
     /// Its limits.
     pub(crate) limits: &'a InForce,
+    /// Ends what a pid 1 that was killed left running.
+    pub(crate) end_processes: &'a dyn Fn() -> Result<(), Error>,
 }
 
 /// Runs a command to its end behind the boundary that `starter` builds.
@@ -103,7 +105,7 @@ pub fn run(
     control: &Control,
     reporter: Option<&dyn Reporter>,
 ) -> Result<Run, Error> {
-    let Plan { spec, context: context_dir, log, timeout, output, limits } = *plan;
+    let Plan { spec, context: context_dir, log, timeout, output, limits, end_processes } = *plan;
     let log = Mutex::new(LogWriter::create(log, output)?);
     let mut running = starter.build(spec).map_err(Error::Isolation)?;
     cofferdam_failpoint::hit("run:spawned").at("name pid 1 in", context_dir)?;
@@ -186,7 +188,10 @@ pub fn run(
         drop(running);
         drop((memory_over, disk_over));
         control.wake();
-        event
+        match event {
+            Ok(SandboxEvent::Killed) => end_processes().and(event),
+            event => event,
+        }
     })?;
     log.into_inner().expect("log").finish()?;
     let cause = cause.into_inner().expect("cause");

@@ -61,7 +61,6 @@ pub fn run(
     control: Control,
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
-    boundary::of_level(request.level)?;
     settle::housekeeping(dam)?;
     let found = look.finish()?;
     let (mut job, refs) = admit(dam, dir, found, request, control, reporter)?;
@@ -79,7 +78,7 @@ fn line(job: &mut Job<'_>, refs: Started) -> Result<(), Error> {
 
 /// Starts the process that will be the task, within its limits.
 fn start(job: &mut Job<'_>) -> Result<(Starter, InForce), Error> {
-    let starter = boundary::of_level(job.request.level)?.start()?;
+    let starter = boundary::of_level(job.request.level).start()?;
     let (limits, required) = (&job.request.limits, &job.request.require);
     let limits = limits::apply(&starter, &job.dir, job.id.as_str(), limits, required)?;
     if let Some(isolation) = &mut job.facts.isolation {
@@ -288,8 +287,9 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
     };
     let reporter = job.reporter;
     job.dam.pass_collection()?;
-    let stack =
-        maker.stack(&tree, None, &mut |done, all| reporter.report(Event::Layer { done, all }))?;
+    let boundary = boundary::of_level(job.request.level);
+    let mut progress = |done, all| reporter.report(Event::Layer { done, all });
+    let stack = boundary.layers(&maker, &tree, None, &mut progress)?;
     let warm = stack.warm;
     let read_only = job.request.read_only;
     let context = Context::create(
@@ -300,6 +300,7 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         read_only,
         &job.place.tools,
     )?;
+    boundary.fill(&maker, &context, &mut progress)?;
     job.facts.stack = Some(stack);
     let refs = gitdir::listed_refs(refs)?;
     context.write_git(&TaskGit {
@@ -308,7 +309,7 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         branch: &format!("dam/{}", job.name),
         commit: &pinned,
         refs: &refs,
-        object_dirs: job.place.objects.len(),
+        object_dirs: &boundary.object_dirs(&job.place),
         excludes: &job.excludes,
     })?;
     if matches!(job.target(), TargetRef::Remote(_)) {
@@ -328,6 +329,9 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
     }
     if let Some(pin) = &mut job.pin {
         pin.set(&job.repo)?;
+    }
+    if let Some(isolation) = &mut job.facts.isolation {
+        isolation.top = Some(boundary.top(&context, &job.place).display().to_string());
     }
     job.took("prepared", begun);
     job.reporter.report(Event::Started {
@@ -417,6 +421,7 @@ fn run_command(
     }
     let cwd = job.facts.cwd.as_deref().filter(|cwd| cwd_exists(job, cwd));
     let cwd = cwd.unwrap_or(&job.place.top).to_owned();
+    let boundary = boundary::of_level(job.request.level);
     let told = Told {
         task: job.id.to_string(),
         attempt: job.facts.attempt,
@@ -429,6 +434,7 @@ fn run_command(
             "base": job.facts.base,
             "target": job.target().to_string(),
             "level": job.request.level,
+            "top": boundary.top(context, &job.place),
             "network": job.request.network,
             "wall": job.request.wall,
             "read_only": job.request.read_only,
@@ -445,12 +451,21 @@ fn run_command(
         wall: job.request.wall,
         limits: limits.rest,
     };
-    let spec = context.spec(&job.place, what, &told);
+    let spec = boundary.spec(context, &job.place, what, &told)?;
     job.advance(State::Running, None)?;
     let timeout = job.request.timeout;
     let log = job.dir.log();
     let output = job.request.output.unwrap_or(supervise::LOG_CAP);
-    let plan = Plan { spec: &spec, context: &context.dir, log: &log, timeout, output, limits };
+    let (dir, id) = (job.dir.clone(), job.id.clone());
+    let plan = Plan {
+        spec: &spec,
+        context: &context.dir,
+        log: &log,
+        timeout,
+        output,
+        limits,
+        end_processes: &|| boundary.end_processes(&dir, id.as_str()),
+    };
     let pin = Mutex::new(job.pin.take());
     let run = beside_a_look(job, &pin, || {
         supervise::run(starter, &plan, &job.control, Some(job.reporter))
@@ -536,7 +551,7 @@ fn take_out(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
         job.end(State::Empty, "the task was read-only")?;
         return Ok(false);
     }
-    if context.is_untouched() {
+    if boundary::of_level(job.request.level).is_untouched(context) {
         job.took("harvested", begun);
         job.end(State::Empty, "nothing changed")?;
         return Ok(false);

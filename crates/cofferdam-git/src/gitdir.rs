@@ -5,7 +5,7 @@
 //! borrowed from places inside the context that are mounted read-only.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{CommitId, GitError, IoContext, PersonConfig, Repository, Started};
 
@@ -77,15 +77,15 @@ pub struct TaskGit<'a> {
     pub commit: &'a CommitId,
     /// The other refs.
     pub refs: &'a [RefValue],
-    /// How many object directories are borrowed.
-    pub object_dirs: usize,
+    /// The object directories that are borrowed, as the task finds them.
+    pub object_dirs: &'a [PathBuf],
     /// Extra patterns of what is ignored.
     pub excludes: &'a [u8],
 }
 
 impl TaskGit<'_> {
     /// Writes it into `git`, a directory of the context's upper that exists and
-    /// is empty.
+    /// holds no more than an index and empty directories.
     ///
     /// # Errors
     /// [`GitError::Io`].
@@ -96,7 +96,7 @@ impl TaskGit<'_> {
         };
         for dir in ["info", "objects", "objects/info"] {
             let path = git.join(dir);
-            std::fs::create_dir(&path).at("make", path)?;
+            std::fs::create_dir_all(&path).at("make", path)?;
         }
         put("HEAD", format!("ref: refs/heads/{}\n", self.branch).as_bytes())?;
         put("packed-refs", self.packed_refs().as_bytes())?;
@@ -104,9 +104,12 @@ impl TaskGit<'_> {
         if !self.excludes.is_empty() {
             put("info/exclude", self.excludes)?;
         }
-        let alternates: String =
-            (0..self.object_dirs).map(|number| format!("{OBJECTS_INSIDE}/{number}\n")).collect();
-        put("objects/info/alternates", alternates.as_bytes())?;
+        let mut alternates = Vec::new();
+        for dir in self.object_dirs {
+            alternates.extend(dir.as_os_str().as_encoded_bytes());
+            alternates.push(b'\n');
+        }
+        put("objects/info/alternates", &alternates)?;
         let shallow = self.repo.common_dir.join("shallow");
         match std::fs::read(&shallow) {
             Ok(bytes) => put("shallow", &bytes),

@@ -165,7 +165,38 @@ impl LayerMaker<'_> {
         if let Some(stack) = self.delta(&key, tree, near)? {
             return Ok(stack);
         }
-        let id = self.layers.build(|draft| self.check_out(draft, &key, tree, progress))?;
+        let id = self.layers.build(|draft| self.base(draft, &key, tree, progress))?;
+        Ok(LayerStack { tree: tree.clone(), ids: vec![id], warm: false })
+    }
+
+    /// One layer that shows `tree` by itself, for who can't lay one over another.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub fn whole(
+        &self,
+        tree: &TreeId,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<LayerStack, GitError> {
+        // The other key can lead to a delta.
+        let [key, own_key] = [self.key(tree), format!("{}-whole", self.key(tree))];
+        let existing = || -> Result<Option<LayerStack>, GitError> {
+            for key in [&key, &own_key] {
+                if let Some(stack) = self.existing(key, tree)?.filter(|stack| stack.ids.len() == 1)
+                {
+                    return Ok(Some(stack));
+                }
+            }
+            Ok(None)
+        };
+        if let Some(stack) = existing()? {
+            return Ok(stack);
+        }
+        let _lock = self.layers.lock_key(&own_key, |_| {})?;
+        if let Some(stack) = existing()? {
+            return Ok(stack);
+        }
+        let id = self.layers.build(|draft| self.base(draft, &own_key, tree, progress))?;
         Ok(LayerStack { tree: tree.clone(), ids: vec![id], warm: false })
     }
 
@@ -235,7 +266,7 @@ impl LayerMaker<'_> {
         }
     }
 
-    fn check_out(
+    fn base(
         &self,
         draft: &LayerDraft,
         key: &str,
@@ -245,6 +276,23 @@ impl LayerMaker<'_> {
         let top = draft.tree();
         let attributes = attributes::dir_of_layer(top.parent().unwrap_or(top));
         std::fs::create_dir(&attributes).at("make", &attributes)?;
+        let (files, size) = self.check_out(top, tree, Some(&attributes), progress)?;
+        Ok(self.meta(key, None, files, size))
+    }
+
+    /// Checks a tree out into `top`, an empty directory, and puts its index below
+    /// `.git` there; its attributes files go to another directory besides. Gives the
+    /// number of files and their size.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub fn check_out(
+        &self,
+        top: &Path,
+        tree: &TreeId,
+        attributes: Option<&Path>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(u64, u64), GitError> {
         let index_file = top.parent().unwrap_or(top).join("index");
         let old = SystemTime::now() - AGE;
         let git = self
@@ -266,9 +314,12 @@ impl LayerMaker<'_> {
         let mut stats: Vec<(usize, FileStat)> = Vec::new();
         index.each(|entry| {
             let path = top.join(std::ffi::OsStr::from_bytes(entry.path));
-            if attributes::is_attributes(entry.path) && entry.mode != SYMLINK {
+            if let Some(attributes) = attributes
+                && attributes::is_attributes(entry.path)
+                && entry.mode != SYMLINK
+            {
                 let content = std::fs::read(&path).at("read", &path)?;
-                AttributesDir(&attributes).put(entry.path, &content)?;
+                AttributesDir(attributes).put(entry.path, &content)?;
             }
             if entry.mode != GITLINK {
                 let stat = set_time(&path, old)?;
@@ -283,7 +334,7 @@ impl LayerMaker<'_> {
         }
         self.write_index(&git_dir, &index.into_bytes()?)?;
         std::fs::remove_file(&index_file).at("remove", &index_file)?;
-        Ok(self.meta(key, None, files, size))
+        Ok((files, size))
     }
 
     fn write_index(&self, git_dir: &Path, bytes: &[u8]) -> Result<(), GitError> {

@@ -19,6 +19,11 @@
 //!    what is left: first asked, then killed by the kernel, which takes every
 //!    process of the namespace when its pid 1 exits.
 //!
+//! With the host's own view there is no namespace to be entered and none whose end
+//! would take the processes along: pid 1 is then a name only. It adopts whoever
+//! loses a parent, ends them all before it ends itself, and has no parent-death
+//! signal, which would leave them behind; it watches the socket.
+//!
 //! Watching the socket as well as the parent-death signal costs nothing and does
 //! not depend on which thread of the supervisor forked.
 
@@ -38,7 +43,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mounts::{Sources, assemble};
 use crate::userns::{self, setup};
-use crate::{Command, Network, SandboxError, Spec, landlock, limits, seccomp};
+use crate::{Command, Network, SandboxError, Spec, View, descendants, landlock, limits, seccomp};
 
 /// The first argument that makes a binary call [`main`].
 pub const ARGUMENT: &str = "__init";
@@ -46,12 +51,16 @@ pub const ARGUMENT: &str = "__init";
 /// Control bytes from the supervisor.
 pub(crate) const GO: u8 = b'g';
 pub(crate) const END: u8 = b'e';
+pub(crate) const KILL: u8 = b'k';
 
 /// How often memory is counted where no control group does.
 const COUNT_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// How long processes that a command leaves behind have to end when asked.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(500);
+
+/// How long processes that are killed one by one may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -159,24 +168,7 @@ fn first_process(socket: OwnedFd, status: &mut Status) -> Result<(), SandboxErro
     )?;
     setup("enter", Some(&spec.base_dir), rustix::process::chdir(&spec.base_dir))?;
 
-    let mut flags = UnshareFlags::NEWNS
-        | UnshareFlags::NEWPID
-        | UnshareFlags::NEWIPC
-        | UnshareFlags::NEWUTS
-        | UnshareFlags::NEWCGROUP;
-    if spec.network == Network::None {
-        flags |= UnshareFlags::NEWNET;
-    }
-    let sources = if spec.ids.switch {
-        let sources = Sources::open(&spec)?;
-        userns::enter(spec.ids, flags)?;
-        // Cleared by the change of user.
-        die_with_parent()?;
-        sources
-    } else {
-        userns::enter(spec.ids, flags)?;
-        Sources::open(&spec)?
-    };
+    let sources = enter_namespaces(&spec)?;
 
     // SAFETY: this process has one thread, and a clone without CLONE_VM is a
     // fork: the child gets a copy of everything, its stack included.
@@ -192,7 +184,7 @@ fn first_process(socket: OwnedFd, status: &mut Status) -> Result<(), SandboxErro
     };
     match pid {
         0 => {
-            let code = match pid_1(&spec, &sources, control, status) {
+            let code = match pid_1(&spec, sources.as_ref(), control, status) {
                 Ok(()) => 0,
                 Err(error) => {
                     status.refused(error);
@@ -209,20 +201,49 @@ fn first_process(socket: OwnedFd, status: &mut Status) -> Result<(), SandboxErro
     }
 }
 
+/// Enters the namespaces of a root view of its own; opened before or after, whatever
+/// it is made of.
+fn enter_namespaces(spec: &Spec) -> Result<Option<Sources>, SandboxError> {
+    let View::Own { mounts, network } = &spec.view else { return Ok(None) };
+    let mut flags = UnshareFlags::NEWNS
+        | UnshareFlags::NEWPID
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS
+        | UnshareFlags::NEWCGROUP;
+    if *network == Network::None {
+        flags |= UnshareFlags::NEWNET;
+    }
+    if spec.ids.switch {
+        let sources = Sources::open(mounts, spec.ids)?;
+        userns::enter(spec.ids, flags)?;
+        // Cleared by the change of user.
+        die_with_parent()?;
+        Ok(Some(sources))
+    } else {
+        userns::enter(spec.ids, flags)?;
+        Sources::open(mounts, spec.ids).map(Some)
+    }
+}
+
 fn pid_1(
     spec: &Spec,
-    sources: &Sources,
+    sources: Option<&Sources>,
     control: OwnedFd,
     status: &mut Status,
 ) -> Result<(), SandboxError> {
-    die_with_parent()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    setup("name the host", None, rustix::system::sethostname(b"dam"))?;
-    if spec.network == Network::None {
-        setup("bring up the loopback", None, loopback_up())?;
+    match (&spec.view, sources) {
+        (View::Own { mounts, network }, Some(sources)) => {
+            die_with_parent()?;
+            setup("name the host", None, rustix::system::sethostname(b"dam"))?;
+            if *network == Network::None {
+                setup("bring up the loopback", None, loopback_up())?;
+            }
+            assemble(spec, mounts, sources)?;
+            drop_capabilities()?;
+        }
+        _ => setup("adopt processes", None, descendants::adopt())?,
     }
-    assemble(spec, sources)?;
-    drop_capabilities()?;
     setup("forbid new privileges", None, rustix::thread::set_no_new_privs(true))?;
     setup("become undumpable", None, set_dumpable_behavior(DumpableBehavior::NotDumpable))?;
     let signals = setup("watch for ended children", None, child_signals())?;
@@ -240,7 +261,7 @@ fn pid_1(
             return Ok(());
         }
     };
-    supervise(child, spec.limits.memory, &control, &signals, status)
+    supervise(child, spec, &control, &signals, status)
 }
 
 /// Brings up `lo`, which a new network namespace has, down.
@@ -380,7 +401,10 @@ fn confine(spec: &Spec) -> io::Result<()> {
     }
     limits::confine(&spec.limits)?;
     landlock::restrict(spec)?;
-    seccomp::restrict(spec.wall)
+    match spec.view {
+        View::Own { .. } => seccomp::restrict(spec.wall),
+        View::Host => Ok(()),
+    }
 }
 
 /// A command in the form that exec takes, made before the fork.
@@ -441,26 +465,70 @@ impl Program {
     }
 }
 
+/// The processes of the task besides pid 1.
+struct Others<'a>(&'a View);
+
+impl Others<'_> {
+    fn pids(&self) -> Vec<u32> {
+        match self.0 {
+            View::Own { .. } => {
+                // The namespace's own; pid 1 counts for memory, which is next to nothing.
+                let rows = crate::process::table();
+                rows.iter().map(|row| row.pid).filter(|pid| *pid != 1).collect()
+            }
+            View::Host => descendants::all().iter().map(|row| row.pid).collect(),
+        }
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.pids().len()).unwrap_or(u32::MAX)
+    }
+
+    fn memory_in_use(&self, limit: u64) -> u64 {
+        let files = match self.0 {
+            View::Own { .. } => limits::files_in_memory(),
+            View::Host => 0,
+        };
+        limits::memory_in_use(limit, files, &self.pids())
+    }
+
+    fn ask_to_end(&self) {
+        match self.0 {
+            // SAFETY: numbers only. -1 is every process of this namespace but pid 1.
+            View::Own { .. } => unsafe {
+                libc::kill(-1, libc::SIGTERM);
+            },
+            View::Host => descendants::signal_all(Signal::TERM),
+        }
+    }
+
+    /// Ends them where the end of pid 1 does not.
+    fn end(&self) {
+        if self.0.is_hosts() {
+            descendants::end_all(PATIENCE);
+        }
+    }
+}
+
 /// Reaps until the command has ended, then ends the rest.
 fn supervise(
     child: Pid,
-    most_memory: Option<u64>,
+    spec: &Spec,
     control: &OwnedFd,
     signals: &OwnedFd,
     status: &mut Status,
 ) -> Result<(), SandboxError> {
-    let end_all = |signal| {
-        // SAFETY: numbers only. -1 is every process of this namespace but pid 1.
-        unsafe { libc::kill(-1, signal) };
-    };
+    let others = Others(&spec.view);
+    let most_memory = spec.limits.memory;
     let mut ended = None;
     let mut left_running = 0;
     let mut deadline: Option<Instant> = None;
     loop {
         if let Some(most) = most_memory
-            && limits::memory_in_use(most) > most
+            && others.memory_in_use(most) > most
         {
             // The end of pid 1 is that of everybody.
+            others.end();
             status.send(&Message::OutOfMemory);
             return Ok(());
         }
@@ -481,13 +549,14 @@ fn supervise(
         if let Some((code, signal)) = ended {
             let time_is_up = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if nobody_left || time_is_up {
+                others.end();
                 status.send(&Message::Exited { code, signal, left_running });
                 return Ok(());
             }
             if deadline.is_none() {
                 deadline = Some(Instant::now() + LEFTOVER_GRACE);
-                left_running = processes_left();
-                end_all(libc::SIGTERM);
+                left_running = others.count();
+                others.ask_to_end();
             }
         }
         let timeout = deadline.map(|deadline| {
@@ -512,21 +581,15 @@ fn supervise(
         }
         if !watched[0].revents().is_empty() {
             let mut byte = [0u8];
-            match rustix::io::read(control, &mut byte) {
-                Ok(0) => return Ok(()),
-                Ok(_) if byte[0] == END => end_all(libc::SIGTERM),
+            match rustix::io::read(control, &mut byte).map(|read| byte[..read].first()) {
+                Ok(Some(&END)) => others.ask_to_end(),
+                // The supervisor is gone, or wants everybody to be.
+                Ok(None | Some(&KILL)) => {
+                    others.end();
+                    return Ok(());
+                }
                 _ => {}
             }
         }
     }
-}
-
-/// Processes of this namespace besides pid 1.
-fn processes_left() -> u32 {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return 0 };
-    let pids = entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| *pid != 1);
-    u32::try_from(pids.count()).unwrap_or(u32::MAX)
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use crate::{Spec, Wall};
+use crate::{Spec, View, Wall};
 
 const EXECUTE: u64 = 1 << 0;
 const WRITE_FILE: u64 = 1 << 1;
@@ -54,10 +54,10 @@ pub fn abi() -> u32 {
 }
 
 /// Restricts the calling thread and what it starts: reading everywhere in the
-/// root view, writing in `spec.writable` and to device nodes only, signals and
-/// abstract sockets only among themselves. Paths are those inside; to be called
-/// below the new root with `no_new_privs` set. Does nothing where the kernel
-/// has no Landlock.
+/// view, writing in `spec.writable` and to device nodes only, signals and
+/// abstract sockets only among themselves. To be called where paths are what the
+/// command sees, with `no_new_privs` set. Does nothing where the kernel has no
+/// Landlock.
 ///
 /// # Errors
 /// What the kernel says; the task must not start then.
@@ -104,7 +104,10 @@ pub(crate) fn restrict(spec: &Spec) -> io::Result<()> {
             allow(&ruleset, Path::new(node), device)?;
         }
         allow(&ruleset, Path::new("/dev/pts"), device | READ_DIR)?;
-        allow(&ruleset, Path::new("/dev/shm"), handled)?;
+        // The host's is everybody's.
+        if matches!(spec.view, View::Own { .. }) {
+            allow(&ruleset, Path::new("/dev/shm"), handled)?;
+        }
     }
     // SAFETY: a file descriptor and a flag word; no memory is passed.
     let done =

@@ -2,7 +2,8 @@
 //!
 //! A task runs in its own user, mount, pid, ipc, uts, net and cgroup
 //! namespaces, below a root file system assembled for it alone, as an
-//! unprivileged user, behind Landlock and a seccomp filter.
+//! unprivileged user, behind Landlock and a seccomp filter. With the host's own
+//! view ([`View::Host`]) only Landlock is left of that.
 //!
 //! - [`Spec`] says what a task gets; [`view`] fills in the system part of it.
 //! - [`Starter`] starts the task; [`Running`] is the supervisor's end of it.
@@ -14,6 +15,7 @@
 //! - [`process`] names processes so that a reused pid is never mistaken for one.
 
 mod cgroup;
+mod descendants;
 mod ids;
 pub mod init;
 mod landlock;
@@ -28,12 +30,13 @@ mod userns;
 pub mod view;
 
 pub use cgroup::refuse_delegated;
+pub use descendants::end_marked;
 pub use ids::{FALLBACK_ID, Ids};
 pub use landlock::abi as landlock_abi;
 pub use limits::Limits;
 pub use mounts::read_only_overlay;
 pub use spawn::{Event, Remote, Running, Starter};
-pub use spec::{Command, Mount, Network, Spec, Wall};
+pub use spec::{Command, Mount, Network, Spec, View, Wall};
 pub use userns::enter as enter_user_namespace;
 
 use std::path::PathBuf;

@@ -260,21 +260,21 @@ fn make(
     Ok(dir)
 }
 
-/// How much memory the processes that `/proc` shows use, and these file systems, in
-/// bytes. Called by a pid 1, whose `/proc` shows its own processes.
-pub(crate) fn memory_in_use(limit: u64) -> u64 {
-    let page = rustix::param::page_size() as u64;
-    let files: u64 = ["/", "/dev/shm", "/run", "/dev"]
+/// How much the file systems in memory of a root view of its own hold, in bytes.
+pub(crate) fn files_in_memory() -> u64 {
+    ["/", "/dev/shm", "/run", "/dev"]
         .iter()
         .filter_map(|path| rustix::fs::statvfs(*path).ok())
         .map(|fs| fs.f_blocks.saturating_sub(fs.f_bfree).saturating_mul(fs.f_frsize))
-        .sum();
+        .sum()
+}
+
+/// How much memory these processes use and `files` hold, in bytes: exactly when it
+/// seems to be more than `limit`.
+pub(crate) fn memory_in_use(limit: u64, files: u64, pids: &[u32]) -> u64 {
+    let page = rustix::param::page_size() as u64;
     let sum = |of: &dyn Fn(&Path) -> Option<u64>| -> u64 {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
-        entries
-            .filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok())
-            .filter_map(|entry| of(&entry.path()))
-            .sum()
+        pids.iter().filter_map(|pid| of(&Path::new("/proc").join(pid.to_string()))).sum()
     };
     // What is resident and no file's. A page that several share counts for each.
     let resident = |dir: &Path| {
@@ -367,9 +367,10 @@ mod tests {
 
     #[test]
     fn what_a_process_uses_is_counted() {
-        let before = memory_in_use(0);
+        let own = [std::process::id()];
+        let before = memory_in_use(0, 0, &own);
         let block = std::hint::black_box(vec![1u8; 64 << 20]);
-        let after = memory_in_use(0);
+        let after = memory_in_use(0, 0, &own);
         assert!(after > before + (32 << 20), "{before} {after} {}", block.len());
     }
 }

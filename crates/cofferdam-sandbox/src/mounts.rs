@@ -59,11 +59,11 @@ enum Source {
 }
 
 impl Sources {
-    /// Opens what `spec` binds.
-    pub(crate) fn open(spec: &Spec) -> Result<Sources, SandboxError> {
-        let mut of = Vec::with_capacity(spec.mounts.len());
+    /// Opens what these mounts bind.
+    pub(crate) fn open(mounts: &[Mount], ids: Ids) -> Result<Sources, SandboxError> {
+        let mut of = Vec::with_capacity(mounts.len());
         let mut as_roots = None;
-        for mount in &spec.mounts {
+        for mount in mounts {
             of.push(match mount {
                 Mount::Bind { source, writable, executable, .. } => {
                     let read_only = if *writable { 0 } else { RDONLY };
@@ -71,7 +71,7 @@ impl Sources {
                     Source::Tree(clone_tree(source, read_only | no_exec | NOSUID | NODEV)?)
                 }
                 Mount::Private { source, .. } => {
-                    Source::Tree(private_source(source, spec.ids, &mut as_roots)?)
+                    Source::Tree(private_source(source, ids, &mut as_roots)?)
                 }
                 Mount::Copy { path } => match small_content(path) {
                     Some(content) => Source::Content(content),
@@ -84,7 +84,7 @@ impl Sources {
             });
         }
         let mut devices = Vec::new();
-        if spec.mounts.iter().any(|mount| matches!(mount, Mount::Dev)) {
+        if mounts.iter().any(|mount| matches!(mount, Mount::Dev)) {
             for node in DEVICE_NODES {
                 // Read-only is the node's inode, which is the host's: its times and mode.
                 let attributes = RDONLY | NOSUID | NOEXEC;
@@ -242,14 +242,18 @@ fn memory_fs(options: &[(&str, String)]) -> Result<OwnedFd, SandboxError> {
 
 /// Builds the root view and makes it `/`. To be called by pid 1 in its new
 /// namespaces with the working directory at [`Spec::base_dir`].
-pub(crate) fn assemble(spec: &Spec, sources: &Sources) -> Result<(), SandboxError> {
+pub(crate) fn assemble(
+    spec: &Spec,
+    mounts: &[Mount],
+    sources: &Sources,
+) -> Result<(), SandboxError> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     setup("separate the mounts from the host's", None, mount_change("/", private))?;
     let root = Root { fd: memory_fs(&[("mode", "0755".into()), ("size", "16m".into())])? };
     // Any directory serves: everything below it is reached by handles from here on.
     let place = if Path::new("/tmp").is_dir() { "/tmp" } else { "/usr" };
     attach_at(&root.fd, CWD, place)?;
-    for (index, mount) in spec.mounts.iter().enumerate() {
+    for (index, mount) in mounts.iter().enumerate() {
         root.add(spec, mount, sources, index)?;
     }
     let stage = STAGE.trim_start_matches('/');

@@ -8,8 +8,8 @@
 use std::path::Path;
 
 use crate::{
-    Command, Event, Ids, Limits, Mount, Network, SandboxError, Spec, Starter, Wall, landlock_abi,
-    view,
+    Command, Event, Ids, Limits, Mount, Network, SandboxError, Spec, Starter, View, Wall,
+    landlock_abi, view,
 };
 
 /// What the probe found to work.
@@ -53,8 +53,7 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
     let spec = Spec {
         ids,
         base_dir: dir.into(),
-        mounts,
-        network: Network::None,
+        view: View::Own { mounts, network: Network::None },
         wall: Wall::Full,
         writable: vec!["/probe".into()],
         limits: Limits::default(),
@@ -66,18 +65,57 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
             umask: 0o022,
         },
     };
-    let mut running = Starter::start()?.build(&spec)?;
-    loop {
-        match running.next_event()? {
-            Event::Ready => running.go().map_err(ours("start the probe's program"))?,
-            Event::Exited { code: Some(0), .. } => break,
-            other => return Err(SandboxError::InitDied(format!("the probe's program: {other:?}"))),
-        }
-    }
+    run_program(&spec)?;
     let written =
         std::fs::read(dir.join("upper/written")).map_err(ours("read what the probe wrote"))?;
     if written != b"ok\n" {
         return Err(SandboxError::InitDied("the probe's program wrote something else".into()));
     }
     Ok(Ability { landlock_abi: landlock_abi(), ids })
+}
+
+/// As [`run`], with the host's own view: where the kernel has Landlock, the program
+/// must be able to write where it may and nowhere else.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_in_hosts_view(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
+    let abi = landlock_abi();
+    let own = dir.join("own");
+    std::fs::create_dir(&own).map_err(|source| SandboxError::Supervisor {
+        step: "make the probe's directory",
+        source,
+    })?;
+    let script = "echo ok > written && { [ \"$0\" = 0 ] || ! : > ../outside; } 2>/dev/null";
+    let spec = Spec {
+        ids,
+        base_dir: dir.into(),
+        view: View::Host,
+        wall: Wall::Full,
+        writable: vec![own.clone()],
+        limits: Limits::default(),
+        command: Command {
+            argv: ["/bin/sh", "-c", script, &abi.to_string()].map(Into::into).to_vec(),
+            env: Vec::new(),
+            cwd: own.clone(),
+            else_cwd: own,
+            umask: 0o022,
+        },
+    };
+    run_program(&spec)?;
+    Ok(Ability { landlock_abi: abi, ids })
+}
+
+fn run_program(spec: &Spec) -> Result<(), SandboxError> {
+    let mut running = Starter::start()?.build(spec)?;
+    loop {
+        match running.next_event()? {
+            Event::Ready => running.go().map_err(|source| SandboxError::Supervisor {
+                step: "start the probe's program",
+                source,
+            })?,
+            Event::Exited { code: Some(0), .. } => return Ok(()),
+            other => return Err(SandboxError::InitDied(format!("the probe's program: {other:?}"))),
+        }
+    }
 }

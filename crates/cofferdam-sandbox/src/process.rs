@@ -108,6 +108,40 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
+/// A process as `/proc` showed it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) pid: u32,
+    pub(crate) parent: u32,
+    pub(crate) start_ticks: u64,
+    /// Nobody has waited for it yet.
+    pub(crate) ended: bool,
+}
+
+/// The processes that `/proc` shows.
+pub(crate) fn table() -> Vec<Row> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: u32| {
+            let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+            let ended = matches!(field(&stat, STATE)?, "Z" | "X");
+            let parent = field(&stat, PARENT)?.parse().ok()?;
+            Some(Row { pid, parent, start_ticks: parse_start_ticks(&stat)?, ended })
+        })
+        .collect()
+}
+
+/// Signals a process if it is still the one that was seen.
+pub(crate) fn signal(process: &Row, signal: Signal) {
+    let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return };
+    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    if start_ticks(process.pid).is_ok_and(|ticks| ticks == Some(process.start_ticks)) {
+        // Gone, or not ours to signal: whoever asked looks again.
+        let _ = pidfd_send_signal(&handle, signal);
+    }
+}
+
 fn start_ticks(pid: u32) -> io::Result<Option<u64>> {
     let stat = match std::fs::read(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat,
@@ -124,11 +158,21 @@ fn start_ticks(pid: u32) -> io::Result<Option<u64>> {
         .ok_or_else(|| io::Error::other(format!("`/proc/{pid}/stat` has an unknown form")))
 }
 
-/// Field 22; the command name in field 2 can hold spaces and parentheses.
+/// Fields of `/proc/PID/stat` (proc_pid_stat(5)), counted from 1.
+const STATE: usize = 3;
+const PARENT: usize = 4;
+const START_TIME: usize = 22;
+
 fn parse_start_ticks(stat: &[u8]) -> Option<u64> {
+    field(stat, START_TIME)?.parse().ok()
+}
+
+/// A field from the third on: the command name in field 2 can hold spaces and
+/// parentheses.
+fn field(stat: &[u8], number: usize) -> Option<&str> {
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
-    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+    rest.split_ascii_whitespace().nth(number - STATE)
 }
 
 #[cfg(test)]
@@ -139,6 +183,7 @@ mod tests {
     fn hostile_command_names_do_not_shift_the_fields() {
         let line = b"7 (a) 1 2 (x) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1 1";
         assert_eq!(parse_start_ticks(line), Some(4242));
+        assert_eq!((field(line, STATE), field(line, PARENT)), (Some("S"), Some("1")));
     }
 
     #[test]

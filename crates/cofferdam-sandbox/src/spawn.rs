@@ -22,6 +22,8 @@ pub struct Running {
     pidfd: OwnedFd,
     control: UnixStream,
     status: BufReader<UnixStream>,
+    /// The end of pid 1 is not that of every process: it has to be asked.
+    asks: bool,
     /// `Ready` was heard already.
     ready: bool,
     /// What the command prints.
@@ -133,7 +135,8 @@ impl Starter {
             .open()
             .and_then(|fd| fd.ok_or_else(|| io::Error::other("pid 1 has vanished")))
             .map_err(|error| ours("hold the task's pid 1", error))?;
-        Ok(Running { name, pidfd, control: socket, status, ready, stdout, stderr, reaped: false })
+        let (asks, reaped) = (spec.view.is_hosts(), false);
+        Ok(Running { name, pidfd, control: socket, status, asks, ready, stdout, stderr, reaped })
     }
 
     fn early_end(&mut self, said: &str) -> SandboxError {
@@ -194,12 +197,13 @@ impl Running {
     /// # Errors
     /// When no descriptor is left.
     pub fn remote(&self) -> io::Result<Remote> {
-        Ok(Remote { pidfd: self.pidfd.try_clone()?, control: self.control.try_clone()? })
+        let (pidfd, control) = (self.pidfd.try_clone()?, self.control.try_clone()?);
+        Ok(Remote { pidfd, control, asks: self.asks })
     }
 
-    /// Ends every process of the task at once (SIGKILL to its pid 1).
+    /// Ends every process of the task at once (SIGKILL to its pid 1, or by it).
     pub fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        kill(&self.pidfd, &self.control, self.asks);
     }
 
     /// Waits for the next thing to happen.
@@ -264,6 +268,14 @@ impl Drop for Running {
 pub struct Remote {
     pidfd: OwnedFd,
     control: UnixStream,
+    asks: bool,
+}
+
+fn kill(pidfd: &OwnedFd, mut control: &UnixStream, asks: bool) {
+    let asked = asks && control.write_all(&[init::KILL]).is_ok();
+    // Somebody may have stopped it.
+    let signal = if asked { Signal::CONT } else { Signal::KILL };
+    let _ = rustix::process::pidfd_send_signal(pidfd, signal);
 }
 
 impl Remote {
@@ -274,7 +286,7 @@ impl Remote {
 
     /// Ends every process of the task at once.
     pub fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        kill(&self.pidfd, &self.control, self.asks);
     }
 }
 

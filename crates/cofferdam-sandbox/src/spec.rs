@@ -17,18 +17,40 @@ pub struct Spec {
     /// out of the task's `/proc/self/mountinfo` and within the length that the
     /// kernel takes (256 bytes a value).
     pub base_dir: PathBuf,
-    /// What appears in the root view, in this order.
-    pub mounts: Vec<Mount>,
-    /// Network scope.
-    pub network: Network,
+    /// What of the host the command sees.
+    pub view: View,
     /// How the second wall stands.
     pub wall: Wall,
-    /// Directories inside in which the task may write (for Landlock).
+    /// Directories in which the command may write, as it sees them (for Landlock).
     pub writable: Vec<PathBuf>,
     /// What pid 1 has to see to: the limits that no control group holds.
     pub limits: Limits,
     /// What is run.
     pub command: Command,
+}
+
+/// What of the host a command sees.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum View {
+    /// Namespaces and a root view of its own.
+    Own {
+        /// What appears in the root view, in this order.
+        mounts: Vec<Mount>,
+        /// Network scope.
+        network: Network,
+    },
+    /// The host's files, processes and network, as whoever started it. Landlock, where
+    /// the kernel has it, lets it write in [`Spec::writable`] alone. Its processes are
+    /// found by descent, so the end of pid 1 is not the end of them by itself.
+    Host,
+}
+
+impl View {
+    /// Whether it is the host's.
+    #[must_use]
+    pub const fn is_hosts(&self) -> bool {
+        matches!(self, View::Host)
+    }
 }
 
 /// One thing in the root view. Destinations are absolute paths inside; missing

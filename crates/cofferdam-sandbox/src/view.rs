@@ -257,6 +257,23 @@ pub fn environment(
     env
 }
 
+/// As [`environment`], for who sees the host as it is: its PATH, home and name too.
+#[must_use]
+pub fn hosts_environment(
+    host: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Vec<(OsString, OsString)> {
+    const OWN: &[&str] = &["PATH", "HOME", "USER", "LOGNAME", "SHELL"];
+    let mut env: Vec<(OsString, OsString)> = host
+        .into_iter()
+        .filter(|(key, _)| {
+            let listed = |names: &[&str]| names.iter().any(|name| key == *name);
+            listed(OWN) || listed(ENVIRONMENT) || key.as_bytes().starts_with(b"LC_")
+        })
+        .collect();
+    env.sort();
+    env
+}
+
 /// The entries of a PATH that lie below [`SYSTEM_DIRS`] or are granted and exist,
 /// then the standard ones that it lacks.
 fn path_inside(path: &OsStr, granted: impl Fn(&Path) -> bool) -> OsString {

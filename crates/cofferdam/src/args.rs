@@ -137,9 +137,10 @@ pub struct Run {
     /// Pass an environment variable on, or set one.
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
-    /// The network that the task can reach.
-    #[arg(long, value_enum, default_value_t = Net::None)]
-    pub net: Net,
+    /// The network that the task can reach: `none` when nothing is said, and yours at
+    /// level `worktree`, which can't keep it away.
+    #[arg(long, value_enum)]
+    pub net: Option<Net>,
     /// For programs that bring their own sandbox: allow namespaces inside.
     #[arg(long)]
     pub nested: bool,
@@ -169,8 +170,8 @@ pub struct Run {
     /// is cut out.
     #[arg(long, value_name = "SIZE", value_parser = limits::parse_size)]
     pub output: Option<u64>,
-    /// Refuse to start unless the kernel enforces this limit.
-    #[arg(long, value_name = "LIMIT", value_parser = ["memory", "cpus", "pids", "disk"])]
+    /// Refuse to start unless the kernel enforces this limit, or has Landlock.
+    #[arg(long, value_name = "LIMIT", value_parser = ["memory", "cpus", "pids", "disk", "landlock"])]
     pub require: Vec<String>,
     /// Run the command up to N times in the same context while a check rejects what it
     /// did; `$DAM_FEEDBACK` is a file with what the check said.
@@ -192,7 +193,8 @@ pub struct Run {
     /// Give the task no writable files in the repository.
     #[arg(long)]
     pub read_only: bool,
-    /// How strong the boundary has to be.
+    /// How strong the boundary is. `worktree` is a checkout of its own and little else:
+    /// for people, editors, and machines that let nobody have a namespace.
     #[arg(long, value_parser = parse_level, default_value = "sandbox")]
     pub level: Level,
     /// The command.

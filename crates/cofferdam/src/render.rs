@@ -7,6 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 
 use cofferdam_core::report::{Event, Reporter};
+use cofferdam_core::request::Level;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Format;
@@ -57,11 +58,21 @@ impl Renderer {
                     _ if isolation.wall == "nested" => "nested sandboxes allowed".to_owned(),
                     abi => format!("Landlock {abi}"),
                 };
-                let text = format!(
-                    "  {DIM}{}: own files, processes and home; seccomp, {landlock}; network {}; as uid {}{DIM:#}",
-                    isolation.level, isolation.network, isolation.uid
-                );
-                self.line(&mut state, &text);
+                let text = match isolation.level {
+                    Level::Sandbox => format!(
+                        "own files, processes and home; seccomp, {landlock}; network {}; as uid {}",
+                        isolation.network, isolation.uid
+                    ),
+                    Level::Worktree => format!(
+                        "own files in {}; your network, processes and home; {}",
+                        isolation.top.unwrap_or_default(),
+                        match isolation.wall.as_str() {
+                            "landlock" => format!("{landlock}: it can write nowhere else itself"),
+                            _ => format!("{landlock}: nothing keeps it from writing elsewhere"),
+                        }
+                    ),
+                };
+                self.line(&mut state, &format!("  {DIM}{}: {text}{DIM:#}", isolation.level));
                 let limits: Vec<String> = isolation
                     .limits
                     .iter()
@@ -79,7 +90,10 @@ impl Renderer {
                         &format!("  {DIM}tools: {}{DIM:#}", table::plain(&tools)),
                     );
                 }
-                if isolation.network == "open" && isolation.landlock_abi < 6 {
+                if isolation.level == Level::Sandbox
+                    && isolation.network == "open"
+                    && isolation.landlock_abi < 6
+                {
                     let text = format!(
                         "  {WARN}note{WARN:#}       on this kernel the host's abstract sockets can be reached with `--net open`"
                     );

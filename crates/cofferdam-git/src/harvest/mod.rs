@@ -33,7 +33,7 @@ mod names;
 mod scan;
 
 pub use collect::{ChangeSet, ChangedPath, CommitText, collect};
-pub use scan::{Rules, scan};
+pub use scan::{Rules, scan, scan_copy};
 
 use cofferdam_tree::BytePath;
 

@@ -1,7 +1,8 @@
 //! The first half: what is in the upper directory, in frames.
 
 use std::collections::HashSet;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -50,6 +51,8 @@ struct Scan<'a, W> {
     /// Directories whose ignore file is in `ignore`, innermost last.
     inside: Vec<Inside>,
     own_lists: usize,
+    /// What is walked is the whole view: most of it is as it was.
+    whole: bool,
 }
 
 struct Inside {
@@ -88,6 +91,26 @@ pub fn scan(
     rules: &Rules,
     out: impl Write,
 ) -> io::Result<()> {
+    scan_from(upper, merged, lower, rules, false, out)
+}
+
+/// As [`scan`] of a directory `tree` that began as a copy of `base`, a directory that
+/// nobody has written to since.
+///
+/// # Errors
+/// As [`scan`].
+pub fn scan_copy(tree: OwnedFd, base: OwnedFd, rules: &Rules, out: impl Write) -> io::Result<()> {
+    scan_from(tree.try_clone()?, tree, base, rules, true, out)
+}
+
+fn scan_from(
+    upper: OwnedFd,
+    merged: OwnedFd,
+    lower: OwnedFd,
+    rules: &Rules,
+    whole: bool,
+    out: impl Write,
+) -> io::Result<()> {
     let caps = Caps { entries: rules.most_entries, bytes: rules.most_bytes, ..Caps::default() };
     let mut ignore = gix_ignore::Search::default();
     ignore.add_patterns_buffer(&rules.excludes, "exclude", None, parse())?;
@@ -98,14 +121,18 @@ pub fn scan(
     };
     let inside = Vec::new();
     let mut scan =
-        Scan { carried, forced, rules, merged, lower, out, ignore, inside, own_lists: 1 };
+        Scan { carried, forced, rules, merged, lower, out, ignore, inside, own_lists: 1, whole };
     if let Some(why) = unread {
         let what = format!("unreadable ({why}): ignored files that it tracks are not taken");
         Frame::LeftOut { path: b".git/index".to_vec(), what: what.into_bytes() }
             .write(&mut scan.out)?;
     }
     scan.enter(b"", false)?;
-    let result = Walker::new(upper, caps).walk::<ScanError>(&mut |entry| scan.visit(entry));
+    let mut result = Walker::new(upper, caps).walk::<ScanError>(&mut |entry| scan.visit(entry));
+    if whole && result.is_ok() {
+        let base = scan.lower.try_clone()?;
+        result = Walker::new(base, caps).walk::<ScanError>(&mut |entry| scan.was_there(entry));
+    }
     let last = match result {
         Ok(_) => Frame::End,
         Err(ScanError::Walk(error)) => Frame::Broken { why: error.to_string().into_bytes() },
@@ -126,13 +153,16 @@ impl<W: Write> Scan<'_, W> {
             return Ok(Visit::Skip);
         }
         let below = self.type_in_lower(path)?;
-        if matches!(entry.found, Found::Whiteout) {
+        if matches!(entry.found, Found::Whiteout) && !self.whole {
             Frame::Delete { path: path.to_vec() }.write(&mut self.out)?;
             return Ok(Visit::Skip);
         }
         let is_dir = matches!(entry.found, Found::Dir { .. });
         self.leave(path);
-        let special = matches!(entry.found, Found::Fifo | Found::Socket | Found::Device { .. });
+        let special = matches!(
+            entry.found,
+            Found::Fifo | Found::Socket | Found::Device { .. } | Found::Whiteout
+        );
         // As git's index has it: a path is tracked as what it was.
         let tracked = below.is_some_and(|kind| (kind == FileType::Directory) == is_dir);
         let ignored =
@@ -158,10 +188,15 @@ impl<W: Write> Scan<'_, W> {
         }
         match &entry.found {
             Found::Dir { opaque } => {
-                if *opaque || below.is_some_and(|kind| kind != FileType::Directory) {
+                if (*opaque && !self.whole) || below.is_some_and(|kind| kind != FileType::Directory)
+                {
                     Frame::Clear { path: path.to_vec() }.write(&mut self.out)?;
                 }
-                if below == Some(FileType::Directory) && self.is_empty_in_lower(path)? {
+                let was_empty = below == Some(FileType::Directory)
+                    && is_empty(&self.lower, path)?
+                    // In a copy there is one for each submodule, touched or not.
+                    && !(self.whole && is_empty(&self.merged, path)?);
+                if was_empty {
                     Frame::Submodule { path: path.to_vec() }.write(&mut self.out)?;
                 }
                 self.enter(path, ignored)?;
@@ -170,7 +205,10 @@ impl<W: Write> Scan<'_, W> {
             Found::File { executable, size } | Found::HardLink { executable, size, .. } => {
                 if entry.mode & 0o6000 != 0 {
                     self.refuse(path, "has the setuid or setgid bit")?;
-                } else {
+                } else if !(self.whole
+                    && below == Some(FileType::RegularFile)
+                    && self.is_as_in_base(entry, *executable)?)
+                {
                     self.file(entry, *executable, *size)?;
                 }
             }
@@ -178,15 +216,49 @@ impl<W: Write> Scan<'_, W> {
                 let same = below == Some(FileType::Symlink)
                     && rustix::fs::readlinkat(&self.lower, path, Vec::new())
                         .is_ok_and(|theirs| theirs.as_bytes() == target.as_slice());
-                Frame::Symlink { path: path.to_vec(), target: target.clone(), same }
-                    .write(&mut self.out)?;
+                if !(self.whole && same) {
+                    Frame::Symlink { path: path.to_vec(), target: target.clone(), same }
+                        .write(&mut self.out)?;
+                }
             }
             Found::Fifo => self.special(path, below, "a fifo")?,
             Found::Socket => self.special(path, below, "a socket")?,
-            Found::Device { .. } => self.special(path, below, "a device")?,
-            Found::Whiteout => {}
+            Found::Device { .. } | Found::Whiteout => self.special(path, below, "a device")?,
         }
         Ok(Visit::Skip)
+    }
+
+    /// Where deletions leave no mark: an entry of the base.
+    fn was_there(&mut self, entry: &Entry<'_>) -> Result<Visit, ScanError> {
+        if entry.path == b".git" || self.carried.contains(entry.path) {
+            return Ok(Visit::Skip);
+        }
+        let is_dir = matches!(entry.found, Found::Dir { .. });
+        match self.type_in(&self.merged, entry.path)? {
+            None => {
+                Frame::Delete { path: entry.path.to_vec() }.write(&mut self.out)?;
+                Ok(Visit::Skip)
+            }
+            Some(FileType::Directory) if is_dir => Ok(Visit::Descend),
+            // What is there instead was told of.
+            Some(_) => Ok(Visit::Skip),
+        }
+    }
+
+    /// Whether a file's content and mode are those that the base has.
+    fn is_as_in_base(&self, entry: &Entry<'_>, executable: bool) -> Result<bool, ScanError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let theirs = openat2(&self.lower, entry.path, flags, Mode::empty(), resolve)
+            .map_err(io::Error::from)?;
+        let mode =
+            Mode::from_raw_mode(rustix::fs::fstat(&theirs).map_err(io::Error::from)?.st_mode);
+        if mode.contains(Mode::XUSR) != executable {
+            return Ok(false);
+        }
+        let ours = entry.open_file()?;
+        let (ours, theirs) = (io::BufReader::new(ours), io::BufReader::new(File::from(theirs)));
+        Ok(is_equal(ours, theirs)?)
     }
 
     fn refuse(&mut self, path: &[u8], why: &str) -> io::Result<()> {
@@ -229,9 +301,13 @@ impl<W: Write> Scan<'_, W> {
     }
 
     fn type_in_lower(&self, path: &[u8]) -> io::Result<Option<FileType>> {
+        self.type_in(&self.lower, path)
+    }
+
+    fn type_in(&self, dir: &OwnedFd, path: &[u8]) -> io::Result<Option<FileType>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        match openat2(&self.lower, path, flags, Mode::empty(), resolve) {
+        match openat2(dir, path, flags, Mode::empty(), resolve) {
             Ok(fd) => Ok(Some(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))),
             Err(
                 rustix::io::Errno::NOENT
@@ -242,19 +318,6 @@ impl<W: Write> Scan<'_, W> {
             ) => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// A tree has no empty directories: one in the lower layers is a submodule.
-    fn is_empty_in_lower(&self, path: &[u8]) -> io::Result<bool> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let dir = openat2(&self.lower, path, flags, Mode::empty(), resolve)?;
-        for entry in rustix::fs::Dir::new(dir)? {
-            if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Whether a tracked path below `dir` can't be looked up any more because the
@@ -319,6 +382,35 @@ impl<W: Write> Scan<'_, W> {
     }
 }
 
+/// A tree has no empty directories: one in the lower layers is a submodule.
+fn is_empty(top: &OwnedFd, path: &[u8]) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let dir = openat2(top, path, flags, Mode::empty(), resolve)?;
+    for entry in rustix::fs::Dir::new(dir)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether two readers give the same bytes.
+fn is_equal(mut one: impl BufRead, mut other: impl BufRead) -> io::Result<bool> {
+    loop {
+        let (left, right) = (one.fill_buf()?, other.fill_buf()?);
+        let count = left.len().min(right.len());
+        if count == 0 {
+            return Ok(left.len() == right.len());
+        }
+        if left[..count] != right[..count] {
+            return Ok(false);
+        }
+        one.consume(count);
+        other.consume(count);
+    }
+}
+
 /// What the task's index tracks and the base's does not, with the directories above:
 /// `git add -f` of something ignored is a decision of the task's. Its index is
 /// bytes like any others, read by our own parser.
@@ -371,6 +463,6 @@ fn read_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     let mut bytes = Vec::new();
-    std::fs::File::from(fd).take(IGNORE_FILE_MOST).read_to_end(&mut bytes)?;
+    File::from(fd).take(IGNORE_FILE_MOST).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -1,6 +1,6 @@
 //! `dam doctor`: what this machine can do, found out by doing it.
 
-use cofferdam_core::boundary::{Boundary, Sandbox};
+use cofferdam_core::boundary::{Boundary, Sandbox, Worktree};
 use std::ffi::OsString;
 
 use cofferdam_core::{Dam, Error, ExitCode, lookup};
@@ -39,6 +39,7 @@ pub fn doctor(command: &[OsString], format: Format) -> Result<ExitCode, Error> {
         Ok(dam) => {
             findings.push(ok("state directory", dam.dir().display().to_string()));
             sandbox(&dam, &mut findings);
+            worktree(&dam, &mut findings);
             if !command.is_empty() {
                 programs(&dam, command, &mut findings)?;
             }
@@ -157,4 +158,19 @@ fn sandbox(dam: &Dam, findings: &mut Vec<Finding>) {
         }
         Err(error) => findings.push(missing("sandbox", &error)),
     }
+}
+
+/// Level `worktree` is nobody's default: without it the machine is as usable.
+fn worktree(dam: &Dam, findings: &mut Vec<Finding>) {
+    let what = "level `worktree`";
+    findings.push(match cofferdam_core::probe(dam, &Worktree) {
+        Ok(ability) if ability.landlock_abi == 0 => Finding {
+            what: what.into(),
+            outcome: "warning".into(),
+            found: "a program ran, and nothing keeps one from writing elsewhere".into(),
+            hint: None,
+        },
+        Ok(_) => ok(what, "a program ran and could write in its own directory alone".into()),
+        Err(error) => Finding { outcome: "warning".into(), ..missing(what, &error) },
+    });
 }

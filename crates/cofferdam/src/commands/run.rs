@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use cofferdam_core::input::Input;
-use cofferdam_core::request::{Check, Into, Request};
+use cofferdam_core::request::{Check, Into, Level, Request};
 use cofferdam_core::{Error, ExitCode, Limits, Network, TaskName, Wall, task};
 
 use crate::args::{Format, Net, Run};
@@ -57,9 +57,9 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         carry_dirty: args.carry_dirty,
         env_names,
         env,
-        network: match args.net {
-            Net::None => Network::None,
-            Net::Open => Network::Open,
+        network: match (args.net, args.level) {
+            (Some(Net::None), _) | (None, Level::Sandbox) => Network::None,
+            (Some(Net::Open), _) | (None, Level::Worktree) => Network::Open,
         },
         wall: if args.nested { Wall::Nested } else { Wall::Full },
         timeout: args.timeout,

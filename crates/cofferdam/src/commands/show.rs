@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use cofferdam_core::receipt::Receipt;
+use cofferdam_core::request::Level;
 use cofferdam_core::{Error, ExitCode, query};
 
 use crate::args::{Diff, Format};
@@ -61,6 +62,12 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
                 isolation.uid
             ),
         );
+        if isolation.level == Level::Worktree
+            && receipt.context_kept
+            && let Some(top) = &isolation.top
+        {
+            row("checkout", top.clone());
+        }
         if !isolation.tools.is_empty() {
             row("tools", isolation.tools.join(", "));
         }

@@ -82,10 +82,7 @@ fn wrong_requests_say_what_would_help() {
         .says("no branch `nowhere`");
     world.dam(["run", "--base", "nothing", "--", "true"]).expect_code(2).says("`nothing`");
     world.dam(["run", "--name", "No Good", "--", "true"]).expect_code(2);
-    world
-        .dam(["run", "--level", "worktree", "--", "true"])
-        .expect_code(2)
-        .says("not available yet");
+    world.dam(["run", "--level", "vm", "--", "true"]).expect_code(2).says("the levels are");
     world.dam(["show", "nobody"]).expect_code(2).says("no task `nobody`");
     world.git(["checkout", "--quiet", "--detach"]);
     world.dam(["run", "--", "true"]).expect_code(2).says("--into BRANCH");

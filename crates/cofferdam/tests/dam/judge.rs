@@ -1,6 +1,6 @@
 //! The judge can't be edited: a change to what decides over it never lands by itself.
 
-use crate::support::World;
+use crate::support::{World, is_root};
 
 /// A world with `ci`, which refuses `bad` in `a.txt`, and these files besides.
 fn with(files: &[(&str, &str)]) -> World {
@@ -242,6 +242,22 @@ fn a_verdict_is_void_with_another_pinned_file() {
         world.script("ci", "! grep -q -e bad -e worse a.txt");
         world.commit("another check");
     };
+    assert!(!still_stands(&mut with(&[]), other, &[]));
+}
+
+#[test]
+fn a_verdict_is_void_at_another_level() {
+    // A task keeps its level: this one's record is changed.
+    let other = |world: &mut World| {
+        let ledger = world.state().join("ledger.db");
+        let change = "import sqlite3, sys
+ledger = sqlite3.connect(sys.argv[1], isolation_level=None)
+ledger.execute(\"UPDATE tasks SET spec = json_set(spec, '$.level', 'worktree', '$.network', 'open')\")";
+        world.sh(&format!("python3 - '{}' <<'end'\n{change}\nend", ledger.display()));
+    };
+    if is_root() {
+        return;
+    }
     assert!(!still_stands(&mut with(&[]), other, &[]));
 }
 

@@ -20,3 +20,4 @@ mod signals;
 mod support;
 mod tools;
 mod trace;
+mod worktree;

@@ -24,12 +24,18 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// The levels that the caller can have.
+pub fn levels() -> &'static [&'static str] {
+    if is_root() { &["sandbox"] } else { &["sandbox", "worktree"] }
+}
+
 /// What one test has to itself.
 pub struct World {
     dir: TempDir,
     /// The person's repository, with one commit on `main`.
     pub repo: PathBuf,
     path: OsString,
+    level: &'static str,
 }
 
 impl World {
@@ -58,7 +64,7 @@ impl World {
         std::fs::create_dir(&repo).expect("repo");
         std::fs::create_dir(dir.path().join("home")).expect("home");
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let world = World { dir, repo, path };
+        let world = World { dir, repo, path, level: "sandbox" };
         world.git(["init", "--quiet", "--initial-branch=main"]);
         world.git(["config", "user.name", "Ann"]);
         world.git(["config", "user.email", "ann@example.com"]);
@@ -147,7 +153,13 @@ impl World {
 
     /// Runs `dam run OPTIONS -- sh -c SCRIPT`.
     pub fn run(&self, options: &[&str], script: &str) -> Done {
-        self.dam([&["run"], options, &["--", "sh", "-c", script]].concat())
+        let run = ["run", "--level", self.level];
+        self.dam([&run, options, &["--", "sh", "-c", script]].concat())
+    }
+
+    /// Lets [`World::run`] run at this level.
+    pub fn at_level(&mut self, level: &'static str) {
+        self.level = level;
     }
 
     /// Runs git in the repository; it must succeed. Gives what it printed, trimmed.

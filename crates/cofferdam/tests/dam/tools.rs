@@ -13,7 +13,7 @@ fn tool(world: &World, path: &str, body: &str) {
 }
 
 /// Every name below the home with its type, mode, size, time and content.
-fn fingerprint(dir: &Path) -> String {
+pub fn fingerprint(dir: &Path) -> String {
     let output = Command::new("sh")
         .args(["-ec", "cd \"$0\"; find . -printf '%p %y %m %s %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 -r sha256sum"])
         .arg(dir)

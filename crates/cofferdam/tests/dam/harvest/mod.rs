@@ -2,8 +2,9 @@
 //! `git commit` would have made of it, or a refusal that names the path.
 //!
 //! The oracle is git itself: the same script runs in a context and in a plain
-//! copy of the repository, and the trees are compared. Each case runs twice:
-//! over a base layer, and over a delta layer on the commit before its setup.
+//! copy of the repository, and the trees are compared. Each case runs over a base
+//! layer, over a delta layer on the commit before its setup, and, for who can have
+//! it, in a checkout at level `worktree`.
 
 mod big;
 mod ignored;
@@ -13,7 +14,7 @@ mod lines;
 mod names;
 mod random;
 
-use crate::support::{Done, World};
+use crate::support::{Done, World, levels};
 
 /// The tree that git makes of the same script outside.
 #[track_caller]
@@ -57,6 +58,12 @@ pub fn prepared(before: &str, setup: &str, delta: bool) -> World {
     world
 }
 
+/// Each level that the caller can have, with and without a layer below.
+pub fn ways() -> Vec<(&'static str, bool)> {
+    let both = levels().iter().flat_map(|level| [(*level, false), (*level, true)]);
+    both.filter(|way| *way != ("worktree", true)).collect()
+}
+
 /// Both worlds end with the same tree, and the person's checkout is clean.
 #[track_caller]
 pub fn same(setup: &str, script: &str) {
@@ -66,8 +73,9 @@ pub fn same(setup: &str, script: &str) {
 /// As [`same`], with something to be done before the first layer is made.
 #[track_caller]
 pub fn same_after(before: &str, setup: &str, script: &str) {
-    for delta in [false, true] {
-        let world = prepared(before, setup, delta);
+    for (level, delta) in ways() {
+        let mut world = prepared(before, setup, delta);
+        world.at_level(level);
         let wanted = outside(&world, script);
         let differs = tree(&world, "HEAD") != tree(&world, "refs/test/warm");
         lands_as(&world, script, &wanted);
@@ -96,8 +104,9 @@ pub fn lands_as(world: &World, script: &str, wanted: &str) -> Done {
 /// The task is refused, with these words, and nothing has changed.
 #[track_caller]
 pub fn refused(setup: &str, script: &str, words: &str) {
-    for delta in [false, true] {
-        let world = prepared("true", setup, delta);
+    for (level, delta) in ways() {
+        let mut world = prepared("true", setup, delta);
+        world.at_level(level);
         let head = world.git(["rev-parse", "HEAD"]);
         let done = world.run(&["--no-check", "--name", "t"], script);
         done.expect_code(1).says(words);

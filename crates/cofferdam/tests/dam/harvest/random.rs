@@ -3,7 +3,7 @@
 //! of type and delta layers included.
 
 use super::{outside, tree};
-use crate::support::World;
+use crate::support::{World, levels};
 
 /// xorshift64*: the same numbers on every machine.
 struct Random(u64);
@@ -64,7 +64,13 @@ impl Random {
 
 #[track_caller]
 fn row(seeds: std::ops::Range<u64>) {
-    let world = World::new();
+    row_at("sandbox", seeds);
+}
+
+#[track_caller]
+fn row_at(level: &'static str, seeds: std::ops::Range<u64>) {
+    let mut world = World::new();
+    world.at_level(level);
     // The copy's own housekeeping would still write into it while it is removed.
     world.git(["config", "gc.auto", "0"]);
     for seed in seeds {
@@ -87,6 +93,13 @@ fn row(seeds: std::ops::Range<u64>) {
             panic!("seed {seed}: the landed tree is another:\n{diff}\n{script}");
         }
         assert_eq!(world.git(["status", "--porcelain"]), "", "seed {seed}\n{script}");
+    }
+}
+
+#[test]
+fn seeds_60_to_74_at_every_level() {
+    for level in levels() {
+        row_at(level, 60..75);
     }
 }
 
