@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::job::Job;
 use crate::log::{LogLine, Stream, read_tail};
+use crate::request::Level;
 use crate::supervise::{Ended, Plan};
 
 /// How many findings are told.
@@ -65,9 +66,12 @@ pub(crate) enum Role {
 /// What was in force when it failed.
 struct Failure<'a> {
     role: Role,
+    level: Level,
     network: Network,
     wall: Wall,
     read_only: bool,
+    /// Where it could write, when that is all that was kept from it.
+    writable: &'a [PathBuf],
     /// The environment that it had.
     env: &'a [(OsString, OsString)],
     top: &'a Path,
@@ -91,6 +95,8 @@ trait Host {
     fn listens(&self, port: u16) -> bool;
     /// Whether the disk that holds the contexts is full.
     fn disk_is_full(&self) -> bool;
+    /// Whether the caller could write a file there.
+    fn can_write(&self, path: &Path) -> bool;
 }
 
 /// Where a path lies, as a task sees it.
@@ -101,12 +107,19 @@ enum Where {
     Private,
     Memory,
     System,
+    /// At level `worktree`: what the caller can write and the command could not.
+    Walled,
     Unknown,
 }
 
 impl Where {
-    fn of(path: Option<&str>, failure: &Failure<'_>) -> Where {
+    fn of(path: Option<&str>, failure: &Failure<'_>, host: &dyn Host) -> Where {
         let Some(path) = path.map(Path::new) else { return Where::Unknown };
+        if failure.level == Level::Worktree {
+            let own = failure.writable.iter().any(|dir| path.starts_with(dir));
+            let walled = path.is_absolute() && !own && host.can_write(path);
+            return if walled { Where::Walled } else { Where::Unknown };
+        }
         let below = |dirs: &[&str]| dirs.iter().any(|dir| path.starts_with(dir));
         if !path.is_absolute() || path.starts_with(failure.top) {
             Where::Repository
@@ -142,10 +155,6 @@ pub(crate) fn failure(
             command.argv.first().filter(|_| errno == Errno::NOENT.raw_os_error())
         }
     };
-    let View::Own { network, .. } = plan.spec.view else {
-        // It saw what the host has.
-        return Vec::new();
-    };
     // A log that can't be read says nothing.
     let mut printed = read_tail(plan.log, TAIL).unwrap_or_default();
     if let Some(program) = missing {
@@ -154,7 +163,12 @@ pub(crate) fn failure(
     }
     let failure = Failure {
         role,
-        network,
+        level: job.request.level,
+        network: match plan.spec.view {
+            View::Own { network, .. } => network,
+            View::Host => Network::Open,
+        },
+        writable: &plan.spec.writable,
         wall: plan.spec.wall,
         read_only: context.read_only,
         env: &command.env,
@@ -221,7 +235,7 @@ fn diagnose(failure: &Failure<'_>, lines: &[Line], host: &dyn Host) -> Vec<Diagn
         if told.len() == MOST {
             break;
         }
-        if told.iter().any(|known| known.id == pattern.id) {
+        if told.iter().any(|known| known.id == pattern.id) || pattern.level != failure.level {
             continue;
         }
         let Some((at, found)) = pattern.look(failure, &left, host) else { continue };

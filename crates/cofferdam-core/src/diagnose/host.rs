@@ -108,6 +108,12 @@ impl Host for Outside<'_> {
             .any(|table| table.lines().any(|line| is_listener(line, port)))
     }
 
+    fn can_write(&self, path: &Path) -> bool {
+        use rustix::fs::{Access, access};
+        let mut there = path.ancestors().filter(|path| path.symlink_metadata().is_ok());
+        there.next().is_some_and(|path| access(path, Access::WRITE_OK).is_ok())
+    }
+
     fn disk_is_full(&self) -> bool {
         rustix::fs::statvfs(&self.private).is_ok_and(|disk| {
             disk.f_bavail.saturating_mul(disk.f_frsize) < FULL

@@ -7,6 +7,8 @@ use cofferdam_sandbox::{Network, Wall};
 use regex_lite::Regex;
 use serde::Deserialize;
 
+use crate::request::Level;
+
 use super::{Diagnosis, Failure, Host, Line, Role, Where, fill};
 
 /// The version of the data file's form.
@@ -29,6 +31,8 @@ struct DataFile {
 #[serde(deny_unknown_fields)]
 pub(super) struct Pattern {
     pub(super) id: String,
+    #[serde(default = "sandbox")]
+    pub(super) level: Level,
     #[serde(default = "last")]
     last: usize,
     #[serde(default)]
@@ -36,6 +40,10 @@ pub(super) struct Pattern {
     find: Option<Find>,
     lines: Vec<Form>,
     say: Vec<Say>,
+}
+
+fn sandbox() -> Level {
+    Level::Sandbox
 }
 
 fn last() -> usize {
@@ -125,7 +133,7 @@ impl Pattern {
             words.insert("found".to_owned(), found);
         }
         let path = words.get("found").or_else(|| words.get("path"));
-        let place = Where::of(path.map(String::as_str), failure);
+        let place = Where::of(path.map(String::as_str), failure, host);
         let says = self.say.iter().filter(|say| say.applies(failure, place, host));
         says.filter_map(|say| Some((fill(&say.message, &words)?, fill(&say.hint, &words)?)))
             .map(|(message, hint)| Diagnosis { id: self.id.clone(), message, hint })

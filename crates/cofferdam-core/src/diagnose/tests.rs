@@ -24,6 +24,10 @@ impl Host for Fake {
         self.port == Some(port)
     }
 
+    fn can_write(&self, path: &Path) -> bool {
+        self.files.iter().any(|file| path.starts_with(file))
+    }
+
     fn disk_is_full(&self) -> bool {
         self.full
     }
@@ -32,6 +36,8 @@ impl Host for Fake {
 fn command() -> Failure<'static> {
     Failure {
         role: Role::Command,
+        level: Level::Sandbox,
+        writable: &[],
         network: Network::None,
         wall: Wall::Full,
         read_only: false,
@@ -697,4 +703,35 @@ fn colours_progress_and_broken_text_are_no_obstacle() {
     let long = format!("curl: (6) Could not resolve host: {}", "x".repeat(400));
     let found = told(&command(), &Fake::default(), &long);
     assert!(found[0].message.starts_with("a name could not be resolved"), "{found:?}");
+}
+
+#[test]
+fn what_landlock_keeps_from_being_written_at_level_worktree() {
+    let writable = [PathBuf::from("/state/upper")];
+    let walled = || Failure { level: Level::Worktree, writable: &writable, ..command() };
+    let host = Fake { files: &["/home/ann"], ..Fake::default() };
+    for output in [
+        "touch: cannot touch '/home/ann/x': Permission denied",
+        "sh: 1: cannot create /home/ann/x: Permission denied",
+        "bash: line 1: /home/ann/x: Permission denied",
+        "PermissionError: [Errno 13] Permission denied: '/home/ann/x'",
+        "Error: EACCES: permission denied, open '/home/ann/x'",
+        "npm error path /home/ann/x\nnpm error errno -13\nEACCES: permission denied, mkdir '/home/ann/x'",
+        "open /home/ann/x: permission denied",
+        "error: failed to write `/home/ann/x`: Permission denied (os error 13)",
+    ] {
+        let found = told(&walled(), &host, output);
+        assert_eq!(found.len(), 1, "{output}\n{found:?}");
+        assert!(found[0].message.contains("`/home/ann/x`"), "{found:?}");
+        assert!(found[0].hint.contains("$TMPDIR"), "{found:?}");
+    }
+    for output in [
+        "touch: cannot touch '/state/upper/x': Permission denied",
+        "cat: /etc/shadow: Permission denied",
+        "touch: cannot touch '/usr/x': Read-only file system",
+        "curl: (6) Could not resolve host: a.example",
+    ] {
+        assert!(told(&walled(), &host, output).is_empty(), "{output}");
+    }
+    none_tells(&command(), &host, &["touch: cannot touch '/home/ann/x': Permission denied"]);
 }

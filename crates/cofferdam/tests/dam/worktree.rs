@@ -100,6 +100,17 @@ fn it_writes_in_its_context_and_nowhere_else() {
 }
 
 #[test]
+fn what_it_could_not_write_is_named() {
+    let Some(world) = world() else { return };
+    if has_landlock(&world) {
+        let path = world.home().join("x");
+        let done = world.run(&[], &format!("touch {}", path.display()));
+        let because = format!("because: `{}` lies outside of the task's checkout", path.display());
+        done.expect_code(1).says(&because).says("write below the checkout");
+    }
+}
+
+#[test]
 fn refs_stash_and_configuration_are_its_own() {
     let Some(world) = world() else { return };
     let look = || {
