@@ -7,6 +7,9 @@ cd "$(dirname "$0")"
 
 need() { # PROGRAM PACKAGE
     command -v "$1" >/dev/null && return
+    get "$1" "$2"
+}
+get() { # WHAT PACKAGE
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$2" >/dev/null
     else
@@ -18,6 +21,10 @@ need git git
 need cc gcc
 need strace strace
 need python3 python3
+need node nodejs
+need npm npm
+# Of the system's own Python: others can't be copied into a test's home.
+/usr/bin/python3 -c 'import pytest' 2>/dev/null || get pytest python3-pytest
 
 if command -v cargo-nextest >/dev/null; then
     cargo nextest run --workspace --no-fail-fast --retries 1
@@ -45,10 +52,17 @@ cp "${CARGO_TARGET_DIR:-target}/debug/dam" "$place/dam"
 # What the tests of schemas and documents read, and what those link to.
 cp -r schemas docs ./*.md LICENSE-* Cargo.toml Cargo.lock "$place/"
 find crates \( -name '*.rs' -o -name '*.toml' \) -exec cp --parents -t "$place" {} +
-# A toolchain and its packages, for a home of its own in a test.
+# Toolchains and packages, for a home of its own in a test. Python is the system's.
 mkdir "$place/tmp" "$place/rust" "$place/registry"
 cp -r "$(rustc --print sysroot)"/bin "$(rustc --print sysroot)"/lib "$place/rust/"
 cp -r "${CARGO_HOME:-$HOME/.cargo}"/registry/index "${CARGO_HOME:-$HOME/.cargo}"/registry/cache "$place/registry/"
+mkdir -p "$place/node/bin" "$place/node/lib/node_modules" "$place/pyenv"
+cp -L "$(node -p process.execPath)" "$place/node/bin/node"
+npm=$(readlink -f "$(command -v npm)")
+cp -rL "${npm%/bin/npm-cli.js}" "$place/node/lib/node_modules/npm"
+if command -v pyenv >/dev/null; then
+    cp -r "$(pyenv root)"/bin "$(pyenv root)"/libexec "$(pyenv root)"/pyenv.d "$place/pyenv/"
+fi
 chown -R "$user" "$place/tmp"
 
 run() {
@@ -57,6 +71,7 @@ run() {
         env PATH="$PATH" HOME="$place/tmp" TMPDIR="$place/tmp" \
         DAM_TEST_BINARY="$place/dam" DAM_TEST_SOURCE="$place" \
         DAM_TEST_RUST="$place/rust" DAM_TEST_REGISTRY="$place/registry" \
+        DAM_TEST_NODE="$place/node" DAM_TEST_PYENV="$place/pyenv" \
         "$program" --quiet)
 }
 

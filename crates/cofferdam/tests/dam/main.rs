@@ -16,6 +16,7 @@ mod judge;
 mod limits;
 mod line;
 mod parallel;
+mod runners;
 mod signals;
 mod support;
 mod tools;

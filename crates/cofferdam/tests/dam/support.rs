@@ -29,6 +29,17 @@ pub fn levels() -> &'static [&'static str] {
     if is_root() { &["sandbox"] } else { &["sandbox", "worktree"] }
 }
 
+/// Every name below a directory with its type, mode, size, time and content.
+pub fn fingerprint(dir: &Path) -> String {
+    let output = Command::new("sh")
+        .args(["-ec", "cd \"$0\"; find . -printf '%p %y %m %s %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 -r sha256sum"])
+        .arg(dir)
+        .output()
+        .expect("sh");
+    assert!(output.status.success());
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// What one test has to itself.
 pub struct World {
     dir: TempDir,

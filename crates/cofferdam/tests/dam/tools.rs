@@ -5,22 +5,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::{Done, World, source};
+use crate::support::{Done, World, fingerprint, source};
 
 /// Writes an executable into the home.
 fn tool(world: &World, path: &str, body: &str) {
     world.script(&format!("../home/{path}"), body);
-}
-
-/// Every name below the home with its type, mode, size, time and content.
-pub fn fingerprint(dir: &Path) -> String {
-    let output = Command::new("sh")
-        .args(["-ec", "cd \"$0\"; find . -printf '%p %y %m %s %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 -r sha256sum"])
-        .arg(dir)
-        .output()
-        .expect("sh");
-    assert!(output.status.success());
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]

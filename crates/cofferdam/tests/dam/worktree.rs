@@ -7,8 +7,7 @@ use std::process::{Child, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bed::{processes_of, until, walk};
-use crate::support::{World, is_root};
-use crate::tools::fingerprint;
+use crate::support::{World, fingerprint, is_root};
 
 /// A world whose tasks run at this level; none for root, for whom it is refused.
 #[track_caller]
