@@ -5,14 +5,15 @@ use std::process::{Child, Command, Stdio};
 
 use crate::support::World;
 
-/// A process of the host that keeps a database in WAL mode open and writes to it.
-struct Writer(Child);
+/// A process of the host that keeps a database in WAL mode open and writes to it. One
+/// row is committed, another is not.
+pub struct Writer(Child);
 
 impl Writer {
-    fn on(path: &std::path::Path) -> Writer {
+    pub fn on(path: &std::path::Path) -> Writer {
         let program = "
 import sqlite3, sys
-db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=0)
 db.execute('PRAGMA journal_mode = WAL')
 db.execute('PRAGMA wal_autocheckpoint = 0')
 db.execute('CREATE TABLE pairs (a, b)')
@@ -21,6 +22,9 @@ db.execute('BEGIN IMMEDIATE')
 db.execute('INSERT INTO pairs VALUES (2, NULL)')
 print('open', flush=True)
 sys.stdin.readline()
+db.execute('COMMIT')
+# Busy when anybody reads or writes, for it does not wait.
+assert db.execute('PRAGMA wal_checkpoint(TRUNCATE)').fetchone() == (0, 0, 0)
 ";
         let mut child = Command::new("python3")
             .args(["-c", program])
@@ -35,7 +39,9 @@ sys.stdin.readline()
         Writer(child)
     }
 
-    fn end(mut self) {
+    /// Commits and brings everything into the database; fails when it would have to wait
+    /// for somebody.
+    pub fn end(mut self) {
         let _ = self.0.stdin.take().expect("piped").write_all(b"\n");
         assert!(self.0.wait().expect("wait").success());
     }

@@ -15,6 +15,7 @@ mod isolation;
 mod judge;
 mod limits;
 mod line;
+mod locks;
 mod parallel;
 mod runners;
 mod signals;

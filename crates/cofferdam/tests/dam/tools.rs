@@ -184,7 +184,7 @@ fn doctor_says_whether_a_command_would_find_its_programs() {
 
 /// A copy of the toolchain that builds this test and of its packages, not unpacked,
 /// in the home.
-fn toolchain(world: &World) {
+pub fn toolchain(world: &World) {
     let sysroot = match std::env::var_os("DAM_TEST_RUST") {
         Some(dir) => PathBuf::from(dir),
         None => {
@@ -211,12 +211,8 @@ fn toolchain(world: &World) {
     ));
 }
 
-#[test]
-fn cargo_tests_offline_with_a_crate_that_is_not_yet_unpacked() {
-    let mut world = World::new();
-    toolchain(&world);
-    let home = world.home();
-    world.prefer(&home.join(".cargo/bin").display().to_string());
+/// A crate in the repository, with a dependency from the registry.
+pub fn a_crate(world: &World) {
     let lock = std::fs::read_to_string(source().join("Cargo.lock")).expect("read");
     let (_, after) = lock.split_once("name = \"fastrand\"\nversion = \"").expect("a small crate");
     let version = after.split('"').next().expect("version");
@@ -228,6 +224,15 @@ fn cargo_tests_offline_with_a_crate_that_is_not_yet_unpacked() {
     world.write(".gitignore", "target\n");
     world.sh("cargo generate-lockfile --offline");
     world.commit("a crate");
+}
+
+#[test]
+fn cargo_tests_offline_with_a_crate_that_is_not_yet_unpacked() {
+    let mut world = World::new();
+    toolchain(&world);
+    let home = world.home();
+    world.prefer(&home.join(".cargo/bin").display().to_string());
+    a_crate(&world);
     let before = fingerprint(&home);
     let done = world.run(
         &["--name", "t", "--check", "cargo test"],
