@@ -31,6 +31,27 @@ fn a_rejected_change_is_mended_in_the_same_context() {
 }
 
 #[test]
+fn what_a_changed_check_said_is_told_when_checks_ran_twice() {
+    let world = World::new();
+    let agent = "
+        echo tried >> a.txt
+        printf '#!/bin/sh\\necho the first says \"$(wc -l < a.txt)\"\\n' > ci
+        [ -z \"$DAM_FEEDBACK\" ] || { cat \"$DAM_FEEDBACK\"; exit 0; }
+        echo 'echo the changed one says no; exit 1' >> ci";
+    let options = ["--name", "t", "--attempts", "2", "--allow-check-changes"];
+    let checks = ["--check", "true && ./ci", "--check", "true"];
+    let done = world.run(&[&options[..], &checks].concat(), agent);
+    done.expect_code(0);
+    let said = "\n$ true && ./ci\nthe first says 2\nthe changed one says no\n";
+    assert!(done.stdout.contains(said), "{}", done.stdout);
+    // Both runs of both are in the receipt, each with what it printed.
+    assert_eq!(world.task("t")["checks"].as_array().map(Vec::len), Some(4));
+    assert_eq!(world.dam(["log", "t", "--check", "1"]).expect_code(0).stdout, "");
+    let log = world.dam(["log", "t", "--check", "3"]);
+    assert_eq!(log.expect_code(0).stdout, "the first says 3\n");
+}
+
+#[test]
 fn attempts_come_to_an_end_and_the_first_that_passes_is_the_last() {
     let world = World::new();
     let script = "echo \"$DAM_ATTEMPT\" > src/b.txt; echo bad > a.txt";
