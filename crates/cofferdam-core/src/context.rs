@@ -113,6 +113,7 @@ impl Place {
         let objects = repo.object_dirs()?;
         let apart = [hidden.as_slice(), std::slice::from_ref(&top)].concat();
         let tools = Tools::find(&person.home, |name| std::env::var_os(name), &apart);
+        tools.check()?;
         let identity = config.identity();
         Ok(Place { top, objects, person, identity, tools, files: Vec::new(), hidden })
     }
@@ -128,6 +129,9 @@ impl Place {
             let message = format!("`{}` can't be an input: {why}", input.source.display());
             Err(Error::usage(message, None))
         };
+        if input.source.to_str().is_none() || input.dest.to_str().is_none() {
+            return refuse("its path is not UTF-8");
+        }
         let apart = || self.hidden.iter().chain([&self.top]);
         if input.source.is_dir() && apart().any(|path| overlap(&input.source, path)) {
             return refuse("it holds, or lies in, the repository or the state directory");
@@ -158,6 +162,7 @@ impl Place {
                     name: INPUT.into(),
                     path: input.dest.clone(),
                     source: input.source.clone(),
+                    variable: None,
                     hidden: Vec::new(),
                     state: Vec::new(),
                 }),

@@ -99,6 +99,16 @@ pub enum Error {
     /// Landlock was required.
     #[error("Landlock does not stand here: the kernel has none, or `--nested` takes it away")]
     NoLandlock,
+    /// A tool home is in the way of the boundary.
+    #[error("{home} can't be had inside")]
+    ToolHome {
+        /// Which: path and name.
+        home: String,
+        /// What would help.
+        remedy: String,
+        /// What was refused.
+        source: SandboxError,
+    },
     /// A limit that has to be enforced by the kernel can't be here.
     #[error("the limit `{limit}` can't be enforced by the kernel here{}", rung.map(|rung| format!(": there is only `{}`", rung.as_str())).unwrap_or_else(|| ": it was not set".into()))]
     LimitNotEnforced {
@@ -176,6 +186,7 @@ impl Error {
             | Error::StateDir { .. }
             | Error::LevelNotAvailable { .. }
             | Error::NoLandlock
+            | Error::ToolHome { .. }
             | Error::LimitNotEnforced { .. } => ExitCode::Isolation,
             _ => ExitCode::Internal,
         }
@@ -191,6 +202,7 @@ impl Error {
             Error::LevelNotAvailable { .. } => {
                 Some("leave `--level` out: `sandbox` runs it as another user".into())
             }
+            Error::ToolHome { remedy, .. } => Some(remedy.clone()),
             Error::LimitNotEnforced { .. } => Some(
                 "control groups that are delegated (`systemd-run --user --scope -p Delegate=yes`), \
                  or root, can enforce it"

@@ -321,7 +321,8 @@ fn run_once(
         limits: &limits,
         end_processes: &|| boundary.end_processes(&task_dir, id.as_str()),
     };
-    let run = supervise::run(starter, &plan, &job.control, None)?;
+    let run = supervise::run(starter, &plan, &job.control, None)
+        .map_err(|error| job.place.tools.blame(error))?;
     let outcome = match run.ended {
         Ended::Exited { code: Some(0), .. } => Outcome::Passed,
         Ended::Exited { .. } | Ended::OutOfMemory | Ended::OutOfDisk => Outcome::Failed,
@@ -475,6 +476,7 @@ mod tests {
             name: "rust".into(),
             path: home.clone(),
             source: home.clone(),
+            variable: None,
             hidden: Vec::new(),
             state: vec!["settings.toml".into()],
         };

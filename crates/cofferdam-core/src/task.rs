@@ -249,10 +249,12 @@ fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
     // Of a second attempt the context has what the first one left.
     let nothing_ran = job.facts.attempts.is_empty()
         && (matches!(job.state, State::Queued | State::Preparing)
-            || (job.state == State::Running && matches!(error, Error::Isolation(_))));
+            || (job.state == State::Running
+                && matches!(error, Error::Isolation(_) | Error::ToolHome { .. })));
     let state = match error {
         _ if job.facts.change.is_some() => State::Ready,
         Error::Isolation(_)
+        | Error::ToolHome { .. }
         | Error::LimitNotEnforced { .. }
         | Error::Git(GitError::Refused(_))
         | Error::Usage { .. }
@@ -469,7 +471,8 @@ fn run_command(
     let pin = Mutex::new(job.pin.take());
     let run = beside_a_look(job, &pin, || {
         supervise::run(starter, &plan, &job.control, Some(job.reporter))
-    })?;
+    })
+    .map_err(|error| job.place.tools.blame(error))?;
     job.pin = pin.into_inner().expect("pin");
     job.took("ran", begun);
     if run.left_running > 0 {

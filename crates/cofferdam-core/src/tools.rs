@@ -10,8 +10,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use cofferdam_sandbox::SandboxError;
 use cofferdam_sandbox::view::SYSTEM_DIRS;
 use serde::Deserialize;
+
+use crate::Error;
 
 const DATA: &str = include_str!("../../data/tool-homes.toml");
 
@@ -79,6 +82,8 @@ pub struct ToolDir {
     pub path: PathBuf,
     /// Where that name leads on the host.
     pub source: PathBuf,
+    /// The variable that can name another place for it.
+    pub variable: Option<String>,
     /// Credential files in it, relative, that the task does not see.
     pub hidden: Vec<PathBuf>,
     /// Files and directories in it that decide which tool answers to a name.
@@ -120,10 +125,18 @@ impl Tools {
                     only => only.iter().map(|part| base.join(part)).collect(),
                 };
                 let before = tools.dirs.len();
+                let found = |path: PathBuf| ToolDir {
+                    name: known.name.clone(),
+                    source: path.clone(),
+                    path,
+                    variable: None,
+                    hidden: Vec::new(),
+                    state: Vec::new(),
+                };
                 for path in parts {
-                    let (hidden, state) = (all_hidden.clone(), dir.state.clone());
-                    let name = known.name.clone();
-                    tools.add(name, path, (hidden, state), home, apart);
+                    let (variable, hidden) = (dir.env.clone(), all_hidden.clone());
+                    let state = dir.state.clone();
+                    tools.add(ToolDir { variable, hidden, state, ..found(path) }, home, apart);
                 }
                 if let Some((name, value)) = named
                     && tools.dirs.len() > before
@@ -131,23 +144,20 @@ impl Tools {
                     tools.env.push((name.into(), value));
                 }
                 for path in linked(&base, home, &dir.follow) {
-                    let name = known.name.clone();
-                    tools.add(name, path, (Vec::new(), Vec::new()), home, apart);
+                    tools.add(found(path), home, apart);
                 }
             }
         }
         tools
     }
 
-    fn add(
-        &mut self,
-        name: String,
-        path: PathBuf,
-        (hidden, state): (Vec<PathBuf>, Vec<PathBuf>),
-        home: &Path,
-        apart: &[PathBuf],
-    ) {
-        let Ok(source) = std::fs::canonicalize(&path) else { return };
+    fn add(&mut self, mut found: ToolDir, home: &Path, apart: &[PathBuf]) {
+        let Ok(source) = std::fs::canonicalize(&found.path) else { return };
+        // The links in there are inside as well: it appears where they lead.
+        if SYSTEM_DIRS.iter().any(|dir| found.path.starts_with(dir)) {
+            found.path.clone_from(&source);
+        }
+        let path = &found.path;
         let overlap = |one: &Path, other: &Path| one.starts_with(other) || other.starts_with(one);
         let free = |place: &Path| {
             !home.starts_with(place) && !apart.iter().any(|other| overlap(place, other))
@@ -157,18 +167,18 @@ impl Tools {
                 APART.iter().chain(SYSTEM_DIRS).any(|dir| Path::new(dir).starts_with(place));
             apart || NEVER.iter().any(|dir| place.starts_with(dir))
         };
-        if !source.is_dir() || !free(&path) || !free(&source) || system(&path) || system(&source) {
+        if !source.is_dir() || !free(path) || !free(&source) || system(path) || system(&source) {
             return;
         }
         for other in &mut self.dirs {
             // It is seen already, as a part of another.
             if let Ok(below) = path.strip_prefix(&other.path) {
-                other.hidden.extend(hidden.iter().map(|hide| below.join(hide)));
+                other.hidden.extend(found.hidden.iter().map(|hide| below.join(hide)));
                 return;
             }
         }
-        if !self.dirs.iter().any(|other| overlap(&path, &other.path)) {
-            self.dirs.push(ToolDir { name, path, source, hidden, state });
+        if !self.dirs.iter().any(|other| overlap(path, &other.path)) {
+            self.dirs.push(ToolDir { source, ..found });
         }
     }
 
@@ -176,6 +186,37 @@ impl Tools {
     #[must_use]
     pub fn hold(&self, path: &Path) -> bool {
         self.dirs.iter().any(|dir| path.starts_with(&dir.path))
+    }
+
+    /// Refuses what can't be handed over to the process that builds the boundary.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let odd = |path: &Path| path.to_str().is_none();
+        match self.dirs.iter().find(|dir| odd(&dir.path) || odd(&dir.source)) {
+            None => Ok(()),
+            Some(dir) => Err(Error::Usage {
+                message: format!("{} can't be had inside: its path is not UTF-8", dir.called()),
+                hint: Some(dir.remedy()),
+            }),
+        }
+    }
+
+    /// Names the tool home that was in the way of a boundary, when one was.
+    pub(crate) fn blame(&self, error: Error) -> Error {
+        let source = match error {
+            Error::Isolation(source) => source,
+            other => return other,
+        };
+        let SandboxError::Setup { path: Some(path), .. } = &source else {
+            return Error::Isolation(source);
+        };
+        let tools = self.dirs.iter().filter(|dir| dir.name != INPUT);
+        match tools.into_iter().find(|dir| *path == dir.source || *path == dir.path) {
+            Some(dir) => Error::ToolHome { home: dir.called(), remedy: dir.remedy(), source },
+            None => Error::Isolation(source),
+        }
     }
 
     /// What the first lines of a run say: `rust (~/.cargo, ~/.rustup)`.
@@ -193,6 +234,22 @@ impl Tools {
             }
         }
         said.into_iter().map(|(name, dirs)| format!("{name} ({})", dirs.join(", "))).collect()
+    }
+}
+
+impl ToolDir {
+    fn called(&self) -> String {
+        format!("the tool home `{}` ({})", self.path.display(), self.name)
+    }
+
+    /// How a person gets on without it.
+    fn remedy(&self) -> String {
+        match &self.variable {
+            Some(name) => format!(
+                "`{name}` can name another directory; one that does not exist leaves it out"
+            ),
+            None => "move or rename it: what is not there is left out".into(),
+        }
     }
 }
 

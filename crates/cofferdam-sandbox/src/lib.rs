@@ -68,6 +68,18 @@ pub enum SandboxError {
     },
 }
 
+impl SandboxError {
+    /// The same, of this path.
+    fn of(self, path: &std::path::Path) -> SandboxError {
+        match self {
+            SandboxError::Setup { step, errno, .. } => {
+                SandboxError::Setup { step, path: Some(path.to_owned()), errno }
+            }
+            other => other,
+        }
+    }
+}
+
 fn path_suffix(path: &Option<PathBuf>) -> String {
     path.as_ref().map(|path| format!(" `{}`", path.display())).unwrap_or_default()
 }

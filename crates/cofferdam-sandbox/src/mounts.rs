@@ -306,7 +306,8 @@ impl Root {
             },
             Mount::Private { hidden, upper, work, dest, .. } => {
                 let Source::Tree(tree) = &sources.of[index] else { unreachable!("opened above") };
-                let merged = self.private(tree, hidden, upper, work)?;
+                let merged =
+                    self.private(tree, hidden, upper, work).map_err(|error| error.of(dest))?;
                 self.attach(&merged, &self.dir(dest)?, dest)
             }
             Mount::Overlay { lower, upper, work, dest } => {

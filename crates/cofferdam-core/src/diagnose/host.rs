@@ -232,6 +232,7 @@ mod tests {
             name: "rust".into(),
             path: host.at("home/.cargo"),
             source: host.at("home/.cargo"),
+            variable: None,
             hidden: vec!["credentials".into()],
             state: Vec::new(),
         }];

@@ -1,9 +1,11 @@
 //! Outside data that a task may read.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::World;
+use crate::support::{Done, World};
 
 /// A process of the host that keeps a database in WAL mode open and writes to it. One
 /// row is committed, another is not.
@@ -194,6 +196,11 @@ fn what_can_not_be_an_input_is_refused() {
     ] {
         world.run(&["--no-check", "--input", &input], "true").expect_code(2).says(words);
     }
+    let odd = world.dir().join(OsStr::from_bytes(b"\xff"));
+    std::fs::write(&odd, "1").expect("write");
+    let mut command = world.dam_command(["run", "--no-check", "--input"]);
+    let output = command.arg(odd).args(["--", "true"]).output().expect("dam");
+    Done::from(output).expect_code(2).says("its path is not UTF-8");
     world.write("../broken.db", "SQLite format 3\0 and nothing more");
     world
         .run(&["--no-check", "--input", "../broken.db"], "true")

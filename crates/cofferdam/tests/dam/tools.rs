@@ -1,6 +1,8 @@
 //! Tools in the person's home: they work inside, and nothing of them changes.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -55,6 +57,46 @@ fn a_tool_home_that_is_a_link_or_that_a_variable_names() {
     done.expect_code(0);
     assert!(done.stdout.contains("linked works\nx\n"), "{}", done.stdout);
     assert!(!elsewhere.join("rustup/new").exists());
+}
+
+#[test]
+fn a_tool_home_that_can_not_be_had_is_named_with_what_would_help() {
+    let world = World::new();
+    let odd = world.dir().join(OsStr::from_bytes(b"c\xffargo"));
+    std::fs::create_dir(&odd).expect("mkdir");
+    let with = |cargo: &Path| {
+        let mut command = world.dam_command(["run", "--no-check", "--", "true"]);
+        Done::from(command.env("CARGO_HOME", cargo).output().expect("dam"))
+    };
+    with(&odd)
+        .expect_code(2)
+        .says("argo` (rust) can't be had inside: its path is not UTF-8")
+        .says("`CARGO_HOME` can name another directory; one that does not exist leaves it out");
+    with(&world.dir().join("nothing")).expect_code(0);
+    std::fs::rename(&odd, world.dir().join("cargo")).expect("rename");
+    with(&world.dir().join("cargo")).expect_code(0).says("/cargo)");
+    // One attempt puts something else where it appears for the next.
+    std::fs::create_dir_all(world.home().join(".cache/pip")).expect("mkdir");
+    let script = "mv ~/.cache ~/moved; ln -s /tmp ~/.cache; exit 1";
+    world.run(&["--name", "t"], script).expect_code(1).says("tools: python (~/.cache/pip)");
+    let done = world.dam(["retry", "t"]);
+    done.expect_code(6).says(".cache/pip` (python) can't be had inside").says("`PIP_CACHE_DIR`");
+    assert_eq!(world.state_of("t"), "failed");
+}
+
+#[test]
+fn a_tool_home_behind_a_link_in_a_system_directory() {
+    let world = World::new();
+    let link = ["/lib", "/bin", "/sbin"].map(Path::new).into_iter().find(|dir| dir.is_symlink());
+    let link = link.expect("this distribution has separate /lib, /bin and /sbin: pick a link");
+    let dirs = std::fs::read_dir(link).expect("list").filter_map(Result::ok);
+    let dir = dirs.map(|entry| entry.path()).find(|path| path.is_dir()).expect("a directory");
+    let script = "test -n \"$(ls -A \"$CARGO_HOME\")\" && echo 1 > \"$CARGO_HOME/dam-new\"";
+    let mut command = world.dam_command(["run", "--no-check", "--", "sh", "-ec", script]);
+    let done = Done::from(command.env("CARGO_HOME", &dir).output().expect("dam"));
+    let place = std::fs::canonicalize(&dir).expect("canonical");
+    done.expect_code(0).says(&format!("tools: rust ({})", place.display()));
+    assert!(!place.join("dam-new").exists());
 }
 
 #[test]
