@@ -1,6 +1,7 @@
 //! The person's repository: wherever it lies, whatever a task does to its own.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -204,6 +205,44 @@ fn a_repository_in_a_system_directory_has_its_own_overlay() {
         clone_at(&world, &top);
         has_its_own(&world, &top, None);
     }
+}
+
+/// Root's task in a repository of somebody else's: it is that account that reads, inside
+/// and afterwards.
+#[test]
+fn files_for_their_owner_alone_are_read_and_left_as_the_owner_of_the_repository() {
+    let world = World::new();
+    let secret = |path: &str| {
+        world.write(path, format!("{path}\n"));
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(world.path(path), mode).expect("chmod");
+    };
+    for path in [".env", "../in", "../dir/in", "../home/.cargo/roots"] {
+        secret(path);
+    }
+    world.write("../home/.cargo/everybodys", "");
+    world.sh("chmod -R go= .");
+    let owner = if is_root() {
+        // An account that every system has.
+        world.sh("chown -R 1:1 . ../in ../dir; git config --global safe.directory '*'");
+        1
+    } else {
+        rustix::process::geteuid().as_raw()
+    };
+    // What only root may read in root's tool home stays so.
+    let roots = if is_root() { "1" } else { "0" };
+    let script = format!(
+        "test \"$(id -u)\" = {owner}; cat .env ../in ../dir/in src/b.txt > a.txt; \
+         cat ~/.cargo/everybodys; got=0; cat ~/.cargo/roots || got=1; test $got = {roots}; mkdir new; echo 1 > new/file"
+    );
+    let inputs = ["--input", "../in", "--input", "../dir"];
+    let options = ["--name", "t", "--carry", ".env", "--check", "cat ../in ../dir/in a.txt"];
+    let args = [&["run"], &options[..], &inputs, &["--", "sh", "-ec", &script]].concat();
+    world.dam(args).expect_code(0);
+    assert_eq!(world.state_of("t"), "landed");
+    assert_eq!(world.read("a.txt"), ".env\n../in\n../dir/in\nb\n");
+    let others = world.sh(&format!("find . ! -uid {owner}"));
+    assert_eq!(others, "", "what the owner can't change");
 }
 
 /// A linked worktree whose repository lies where every task can see.
