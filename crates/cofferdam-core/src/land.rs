@@ -33,6 +33,10 @@ use crate::request::Check;
 use crate::target::{Change, PublishError, TargetRef};
 use crate::{Error, input, judge_files, reconcile};
 
+/// Why a change waits that nothing was to be verified with.
+pub const NO_CHECK_GIVEN: &str =
+    "no check was given; `--check CMD` or `[[check]]` in cofferdam.toml names one";
+
 /// How often a target that somebody else moved is tried again.
 const TRIES: u32 = 5;
 
@@ -242,10 +246,7 @@ fn verify(
 ) -> Result<bool, Error> {
     let begun = Instant::now();
     if checks.is_empty() && !job.request.no_check {
-        job.end(
-            State::Ready,
-            "no check was given; `--check CMD` or `[[check]]` in cofferdam.toml names one",
-        )?;
+        job.end(State::Ready, NO_CHECK_GIVEN)?;
         return Ok(false);
     }
     match gate::judge(job, candidate, files, checks)? {

@@ -12,6 +12,7 @@ mod run;
 mod show;
 mod stop;
 
+use cofferdam_core::land::NO_CHECK_GIVEN;
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::{Dam, Error, ExitCode, State};
 
@@ -105,6 +106,8 @@ fn next_step(receipt: &Receipt) -> Option<String> {
                 format!("`dam land {name} --no-check` lands it unverified")
             } else if !receipt.check_changes.is_empty() && !receipt.check_changes_allowed {
                 format!("`dam land {name} --allow-check-changes` lands it")
+            } else if receipt.reason.as_deref() == Some(NO_CHECK_GIVEN) {
+                format!("`dam land {name} --check CMD` verifies and lands it")
             } else {
                 format!("`dam land {name}` lands it")
             };

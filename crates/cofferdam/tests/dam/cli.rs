@@ -1,6 +1,6 @@
 //! Arguments, output and exit codes.
 
-use crate::support::{World, source};
+use crate::support::{Done, World, source};
 
 #[test]
 fn every_command_prints_json() {
@@ -31,6 +31,49 @@ fn every_command_prints_json() {
         done.expect_code(0);
         serde_json::from_str::<serde_json::Value>(&done.stdout).expect("json");
     }
+}
+
+/// A command that the last line of a run proposes, with `./ci` for `CMD`.
+#[track_caller]
+fn proposed(done: &Done, command: &str) -> Vec<String> {
+    let last = done.stderr.lines().last().expect("a line");
+    let found = last.split('`').find(|part| part.starts_with(&format!("dam {command} ")));
+    let found = found.unwrap_or_else(|| panic!("no `dam {command}` in: {last}"));
+    found.replace("CMD", "./ci").split(' ').skip(1).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_the_last_line_of_a_run_proposes_does_what_it_says() {
+    let good = "echo good > a.txt";
+    for (options, script, land) in [
+        (&[][..], good, "land t --check ./ci"),
+        (&["--no-land", "--check", "./ci"], good, "land t"),
+        (
+            &["--check", "./ci"],
+            "echo good > a.txt; echo > conftest.py",
+            "land t --allow-check-changes",
+        ),
+        (&["--check", "./ci; false"], good, "land t --no-check"),
+        (&["--check", "./ci"], "echo good > src/b.txt", "land t"),
+    ] {
+        let world = World::new();
+        world.write("src/b.txt", "in the way\n");
+        let done = world.run(&[&["--name", "t"], options].concat(), script);
+        done.expect_code(8);
+        world.dam(proposed(&done, "diff")).expect_code(0);
+        assert_eq!(proposed(&done, "land").join(" "), land);
+        world.git(["checkout", "--quiet", "src/b.txt"]);
+        world.dam(proposed(&done, "land")).expect_code(0);
+        assert_eq!(world.state_of("t"), "landed");
+    }
+    let world = World::new();
+    let done = world.run(&["--name", "t", "--check", "./ci"], "echo bad > a.txt");
+    let again = world.dam(proposed(done.expect_code(3), "land"));
+    world.dam(proposed(again.expect_code(3), "drop")).expect_code(0);
+    let done = world.run(&["--name", "t"], "echo printed; echo good > a.txt; exit 1");
+    assert_eq!(world.dam(proposed(done.expect_code(1), "log")).stdout, "printed\n");
+    assert!(world.dam(proposed(&done, "diff")).stdout.contains("+good"));
+    world.dam(proposed(&done, "drop")).expect_code(0);
 }
 
 #[test]
