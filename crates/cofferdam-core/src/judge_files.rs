@@ -6,6 +6,7 @@
 //! the scripts in `package.json`): `judge.toml` lists them. A change to either kind
 //! never lands by itself.
 
+use std::collections::BTreeSet;
 use std::path::{Component, Path};
 use std::sync::LazyLock;
 
@@ -18,6 +19,8 @@ use crate::error::IoContext;
 use crate::gate::Candidate;
 use crate::job::Job;
 use crate::request::Check;
+
+mod shadow;
 
 const DATA: &str = include_str!("../../data/judge.toml");
 
@@ -34,6 +37,8 @@ const WORDS: usize = 64;
 const TYPE: u32 = 0o170_000;
 const LINK: u32 = 0o120_000;
 const DIR: u32 = 0o040_000;
+/// How many directories git is asked about at once.
+const AT_ONCE: usize = 256;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,6 +46,7 @@ struct List {
     version: u32,
     runner: Vec<Runner>,
     keyed: Vec<Keyed>,
+    shadow: Vec<shadow::Shadow>,
 }
 
 #[derive(Deserialize)]
@@ -121,7 +127,11 @@ pub(crate) fn look(
     let top = &job.place.top;
     let words: Vec<Word> = checks.iter().flat_map(|check| words(&check.run, top)).collect();
     let named = named(&job.store, tip_tree, &words)?;
-    let linked = linked(&job.store, [tip_tree, &candidate.tree])?;
+    let spoken_of: BTreeSet<&[u8]> =
+        words.iter().flat_map(|word| [word.path.as_slice(), parent(&word.path)]).collect();
+    let trees = [tip_tree, &candidate.tree];
+    let linked = linked(&job.store, trees, differences, &spoken_of)?;
+    let shadows = shadow::find(&job.store, trees, differences, checks, &spoken_of)?;
     let patterns = || checks.iter().flat_map(|check| &check.pinned);
     let mut back = Vec::new();
     for difference in differences {
@@ -133,6 +143,8 @@ pub(crate) fn look(
             } else if words.iter().any(|word| word.script && word.path == *path)
                 || checks.iter().any(|check| is_mentioned(&check.run, difference))
                 || linked.iter().any(|target| below(path, target))
+                || shadows.contains(&path.as_slice())
+                || patterns().any(|pattern| shadow::runs_before(path, pattern))
             {
                 Some(String::new())
             } else {
@@ -286,23 +298,70 @@ fn below(path: &[u8], dir: &[u8]) -> bool {
     path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// Where links at the top lead whose names a runner looks for (`Makefile`, `.cargo`).
-fn linked(store: &Store, trees: [&TreeId; 2]) -> Result<Vec<Vec<u8>>, Error> {
-    let mut names: Vec<Vec<u8>> = Vec::new();
+/// The directory of a path; empty for the top.
+fn parent(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    &path[..end]
+}
+
+/// The last name of a path.
+fn name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+/// The patterns of the list.
+fn listed() -> impl Iterator<Item = &'static String> {
     let files = LIST.runner.iter().flat_map(|runner| &runner.files);
-    for file in files.chain(LIST.keyed.iter().map(|keyed| &keyed.file)) {
-        let first = file.trim_start_matches("**/").split('/').next().unwrap_or_default();
-        let name = first.as_bytes().to_vec();
-        if !first.contains(['*', '?']) && !names.contains(&name) {
-            names.push(name);
+    files.chain(LIST.keyed.iter().map(|keyed| &keyed.file))
+}
+
+/// Whether a runner looks for a file or directory of this name (`Makefile`, `.cargo`).
+fn is_looked_for(name: &[u8]) -> bool {
+    let mut parts = listed().flat_map(|file| file.split('/')).filter(|part| *part != "**");
+    parts.any(|part| pattern::matches(part, name))
+}
+
+/// Where links lead whose names a runner looks for, of those at the top, around what
+/// changes, and in directories that a command speaks of. Not of all: a tree can have a
+/// million directories.
+fn linked(
+    store: &Store,
+    trees: [&TreeId; 2],
+    differences: &[Difference],
+    spoken_of: &BTreeSet<&[u8]>,
+) -> Result<Vec<Vec<u8>>, Error> {
+    let mut dirs = spoken_of.clone();
+    for difference in differences {
+        let mut dir = parent(&difference.path);
+        while !dir.is_empty() && dirs.insert(dir) {
+            dir = parent(dir);
         }
     }
+    let dirs = dirs.into_iter().filter(|dir| !dir.is_empty());
+    let mut first: Vec<Vec<u8>> = dirs.map(|dir| [dir, b"/"].concat()).collect();
+    for file in listed() {
+        let file = file.trim_start_matches("**/");
+        let name = file.split('/').next().unwrap_or_default();
+        if !name.contains(['*', '?']) {
+            first.push(name.into());
+        }
+        let dir = parent(file.as_bytes());
+        if !dir.is_empty() {
+            first.push([dir, b"/"].concat());
+        }
+    }
+    first.sort();
+    first.dedup();
     let mut targets = Vec::new();
     for tree in trees {
-        let mut ask = names.clone();
+        let mut found = Vec::new();
+        for some in first.chunks(AT_ONCE) {
+            found.extend(merge::entries(store, tree, some)?);
+        }
+        found.retain(|(path, mode, _)| mode & TYPE == LINK && is_looked_for(name(path)));
         for _ in 0..LINKS {
             let mut next = Vec::new();
-            for (path, mode, object) in merge::entries(store, tree, &ask)? {
+            for (path, mode, object) in found {
                 if mode & TYPE == LINK {
                     next.extend(target(store, &path, object.as_str())?);
                 }
@@ -310,8 +369,8 @@ fn linked(store: &Store, trees: [&TreeId; 2]) -> Result<Vec<Vec<u8>>, Error> {
             if next.is_empty() {
                 break;
             }
-            targets.extend(next.iter().cloned());
-            ask = next;
+            found = merge::entries(store, tree, &next)?;
+            targets.extend(next);
         }
     }
     Ok(targets)
@@ -395,13 +454,8 @@ fn obeyed(store: &Store, difference: &Difference) -> Result<Option<String>, Erro
         return Ok(Some(String::new()));
     }
     // A link in the place of a directory that a runner looks into.
-    if difference.new_mode & TYPE == LINK {
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-        let files = LIST.runner.iter().flat_map(|runner| &runner.files);
-        let mut names = files.flat_map(|file| file.split('/'));
-        if names.any(|part| part.as_bytes() == name) {
-            return Ok(Some(String::new()));
-        }
+    if difference.new_mode & TYPE == LINK && is_looked_for(name(path)) {
+        return Ok(Some(String::new()));
     }
     let Some(keyed) = LIST.keyed.iter().find(|keyed| pattern::matches(&keyed.file, path)) else {
         return Ok(None);
@@ -532,6 +586,7 @@ mod tests {
     fn the_list_can_be_read() {
         assert_eq!(LIST.version, 1);
         assert!(LIST.runner.iter().all(|runner| !runner.files.is_empty()));
+        assert!(LIST.shadow.iter().all(|shadow| !shadow.modules.is_empty()));
     }
 
     #[test]

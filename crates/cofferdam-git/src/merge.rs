@@ -120,7 +120,8 @@ pub fn undone<'a>(
     Ok(TreeId(tree?))
 }
 
-/// The file or link at each of these paths in a tree: mode and object.
+/// The file or link at each of these paths in a tree: mode and object. A path that
+/// ends in `/` stands for what is in that directory.
 ///
 /// # Errors
 /// [`GitError`].

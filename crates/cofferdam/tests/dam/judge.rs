@@ -290,6 +290,86 @@ fn links_are_no_way_to_what_a_runner_obeys() {
 }
 
 #[test]
+fn links_below_the_top_are_no_way_either() {
+    for (check, script, words) in [
+        // The link is beside what changes, above it, or where a command goes.
+        ("./ci", "echo x > sub/rules", "`sub/rules`, which decides"),
+        ("./ci", "echo x > sub/deep/rules.txt", "`sub/deep/rules.txt`"),
+        ("./ci && cd far && test -e Makefile", "echo x > shared/far.txt", "`shared/far.txt`"),
+    ] {
+        let world = with(&[
+            ("sub/rules", "1\n"),
+            ("sub/deep/rules.txt", "1\n"),
+            ("shared/far.txt", "all:\n\ttrue\n"),
+            ("far/x", "1\n"),
+        ]);
+        world.sh("ln -s rules sub/Makefile; ln -s deep/rules.txt sub/all.mk; ln -s ../shared/far.txt far/Makefile");
+        world.commit("links");
+        waits(&world, &["--check", check], script, words);
+    }
+    // Another link is nothing to wait for.
+    let world = with(&[("sub/rules", "1\n")]);
+    world.sh("ln -s rules sub/other");
+    world.commit("a link");
+    world.run(&["--check", "./ci"], "echo x > sub/rules").expect_code(0);
+}
+
+#[test]
+fn a_new_file_that_python_imports_in_place_of_a_module_waits() {
+    let python = "python3 -m unittest discover tests";
+    let files = [
+        (
+            "tests/test_a.py",
+            "import json, unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertNotIn('bad', open('a.txt').read())\n",
+        ),
+        ("pkg/__init__.py", ""),
+        ("pkg/a.py", ""),
+    ];
+    let world = with(&files);
+    // That is enough to pass with.
+    let script = "echo bad > a.txt; echo 'import os; os._exit(0)' > tests/json.py";
+    waits(&world, &["--check", python], script, "`tests/json.py`, which decides what a check says");
+    world.dam(["drop", "t"]).expect_code(0);
+    for (script, words) in [
+        ("echo > json.py", "`json.py`, which decides what a check says"),
+        ("echo > tests/json.py", "`tests/json.py`"),
+        ("mkdir tests/logging; echo > tests/logging/__init__.py", "`tests/logging/__init__.py`"),
+        ("mkdir new; echo > new/re.py", "`new/re.py`"),
+        ("ln -s a.py pkg/x.py; ln -s pkg/a.py types.py", "`types.py`"),
+        // What was imported from is not a package because it is made one.
+        ("echo > tests/__init__.py; echo > tests/json.py", "`tests/json.py`"),
+    ] {
+        let script = format!("echo good > a.txt; {script}");
+        waits(&world, &["--check", &format!("./ci || {python}")], &script, words);
+        world.dam(["drop", "t"]).expect_code(0);
+    }
+    // In a package it has another name, unless a program in there is what runs.
+    let script = "echo > pkg/json.py; mkdir more; echo > more/__init__.py; echo > more/json.py";
+    waits(&world, &["--check", "python3 pkg/a.py"], script, "`pkg/json.py`, which decides");
+    world.dam(["drop", "t"]).expect_code(0);
+    for script in [script, "echo > tests/answer.py", "echo > json.pyi", "echo >> tests/test_a.py"] {
+        world.run(&["--check", "./ci && python3 -c pass"], script).expect_code(0);
+    }
+    // The language is not used, or a file at the top says that it is.
+    let world = with(&[]);
+    world.run(&["--check", "./ci"], "echo > json.py").expect_code(0);
+    let world = with(&[("requirements.txt", "")]);
+    waits(&world, &["--check", "./ci"], "echo > json.py", "`json.py`, which decides");
+}
+
+#[test]
+fn what_runs_before_pinned_files_of_a_package_waits() {
+    let text = "[[check]]\nrun = \"./ci\"\npinned = [\"tests/unit/test_*.py\"]\n";
+    let files = [("cofferdam.toml", text), ("tests/unit/test_a.py", ""), ("pkg/a.py", "")];
+    let world = with(&files);
+    world.run(&[], "echo > pkg/__init__.py; echo > tests/other.py").expect_code(0);
+    for path in ["tests/__init__.py", "tests/unit/__init__.py"] {
+        waits(&world, &[], &format!("echo > {path}"), &format!("`{path}`, which decides"));
+        world.dam(["drop", "t"]).expect_code(0);
+    }
+}
+
+#[test]
 fn however_a_command_puts_a_path_together_its_program_is_not_changed_unseen() {
     for (check, path) in [
         ("cd src && ../ci", "ci"),

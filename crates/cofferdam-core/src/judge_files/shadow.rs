@@ -1,0 +1,111 @@
+//! Files that a runner imports in place of a module of its own (`tests/json.py`), and
+//! those that it runs before a pinned one.
+
+use std::collections::BTreeSet;
+
+use cofferdam_git::layer::Difference;
+use cofferdam_git::{Store, TreeId, merge, pattern};
+use serde::Deserialize;
+
+use super::{AT_ONCE, LIST, below, name, parent};
+use crate::Error;
+use crate::request::Check;
+
+/// What a language imports by name, from the directory of what it runs first.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Shadow {
+    #[expect(dead_code, reason = "for the reader of the list")]
+    name: String,
+    programs: Vec<String>,
+    marks: Vec<String>,
+    endings: Vec<String>,
+    package: String,
+    pub(super) modules: Vec<String>,
+}
+
+impl Shadow {
+    /// The directory in which a path is one of the modules.
+    fn dir_of<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+        let (mut dir, mut file) = (parent(path), name(path));
+        if file == self.package.as_bytes() {
+            (dir, file) = (parent(dir), name(dir));
+        } else {
+            let ending = file.rsplit(|byte| *byte == b'.').next()?;
+            if !self.endings.iter().any(|known| known.as_bytes() == ending) {
+                return None;
+            }
+            file = file.split(|byte| *byte == b'.').next()?;
+        }
+        self.modules.iter().any(|module| module.as_bytes() == file).then_some(dir)
+    }
+
+    /// Whether a check's command or a file at the top speaks of the language.
+    fn is_used(&self, store: &Store, tip: &TreeId, checks: &[Check]) -> Result<bool, Error> {
+        let gap = |c: char| !(c.is_alphanumeric() || "._-".contains(c));
+        let mut words = checks.iter().flat_map(|check| check.run.split(gap));
+        let known =
+            |word: &str| self.programs.iter().any(|known| pattern::matches(known, word.as_bytes()));
+        if words.any(known) {
+            return Ok(true);
+        }
+        let marks: Vec<Vec<u8>> = self.marks.iter().map(|mark| mark.clone().into()).collect();
+        Ok(!merge::entries(store, tip, &marks)?.is_empty())
+    }
+}
+
+/// The new files that are imported in place of a module. One in a package is not: it
+/// has a longer name. What was a package on the tip counts, and what comes as a whole,
+/// for a directory that was there can be one that is imported from.
+pub(super) fn find<'a>(
+    store: &Store,
+    [tip, candidate]: [&TreeId; 2],
+    differences: &'a [Difference],
+    checks: &[Check],
+    spoken_of: &BTreeSet<&[u8]>,
+) -> Result<Vec<&'a [u8]>, Error> {
+    let mut found = Vec::new();
+    for shadow in &LIST.shadow {
+        let new = differences.iter().filter(|difference| difference.old_mode == 0);
+        let new: Vec<(&[u8], &[u8])> = new
+            .filter_map(|difference| Some((shadow.dir_of(&difference.path)?, &*difference.path)))
+            .collect();
+        if new.is_empty() || !shadow.is_used(store, tip, checks)? {
+            continue;
+        }
+        let dirs: BTreeSet<&[u8]> = new.iter().map(|(dir, _)| *dir).collect();
+        let package = |dir: &[u8]| match dir {
+            b"" => shadow.package.clone().into_bytes(),
+            _ => [dir, b"/", shadow.package.as_bytes()].concat(),
+        };
+        // What is in each of them; of the top only what makes it a package.
+        let ask: Vec<Vec<u8>> = dirs
+            .iter()
+            .map(|dir| if dir.is_empty() { package(dir) } else { [dir, &b"/"[..]].concat() })
+            .collect();
+        let list = |tree: &TreeId| -> Result<BTreeSet<Vec<u8>>, Error> {
+            let mut paths = BTreeSet::new();
+            for some in ask.chunks(AT_ONCE) {
+                paths.extend(merge::entries(store, tree, some)?.into_iter().map(|entry| entry.0));
+            }
+            Ok(paths)
+        };
+        let (before, after) = (list(tip)?, list(candidate)?);
+        let is_package = |dir: &[u8]| {
+            let was_there = dir.is_empty() || before.iter().any(|path| parent(path) == dir);
+            before.contains(&package(dir)) || (!was_there && after.contains(&package(dir)))
+        };
+        let imported = |dir: &[u8]| spoken_of.contains(dir) || !is_package(dir);
+        found.extend(new.iter().filter(|(dir, _)| imported(dir)).map(|(_, path)| path));
+    }
+    Ok(found)
+}
+
+/// Whether a file makes a package of a directory that holds files which are pinned by
+/// `pattern`: it runs before them.
+pub(super) fn runs_before(path: &[u8], pattern: &str) -> bool {
+    let is_package = LIST.shadow.iter().any(|shadow| shadow.package.as_bytes() == name(path));
+    let literal = pattern.find(['*', '?', '[', '\\']).map_or(pattern, |end| &pattern[..end]);
+    let pinned = parent(literal.strip_prefix("./").unwrap_or(literal).as_bytes());
+    is_package && !pinned.is_empty() && below(pinned, parent(path))
+}
