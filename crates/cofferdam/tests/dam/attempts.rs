@@ -3,6 +3,7 @@
 use crate::support::World;
 
 const AGENT: &str = "
+set -e
 echo \"$DAM_ATTEMPT\" >> ~/seen
 echo try >> notes
 if [ \"$DAM_ATTEMPT\" = 1 ]; then

@@ -71,6 +71,9 @@ fn a_program_and_a_file_of_the_checkout_that_are_not_in_the_base() {
     let done = world.run(&["--check", "dam-vite"], "echo x > a.txt");
     tells(done.expect_code(8), "is not in what is checked", "a check sees");
     tells_nothing(world.run(&[], "rm a.txt; cat a.txt").expect_code(1));
+    world.write("../home/notes.txt", "");
+    let because = "notes.txt` is in your home, of which only tool homes are inside";
+    tells(world.run(&[], "cat ~/notes.txt").expect_code(1), because, "`--carry`");
 }
 
 #[test]

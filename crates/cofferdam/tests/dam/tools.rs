@@ -29,7 +29,7 @@ fn a_tool_home_is_there_and_stays_as_it_was() {
     let before = fingerprint(&world.home());
     let done = world.run(
         &["--no-check", "--name", "t"],
-        "some-tool; cat ~/.cargo/registry/new; test ! -e ~/.cargo/old; test ! -e ~/.profile; mv ~/.cargo/registry/index ~/.cargo/registry/moved",
+        "set -e; some-tool; cat ~/.cargo/registry/new; test ! -e ~/.cargo/old; test ! -e ~/.profile; mv ~/.cargo/registry/index ~/.cargo/registry/moved",
     );
     done.expect_code(0).says("tools: rust (~/.cargo)");
     assert!(done.stdout.contains("unpacked"), "{}", done.stdout);
@@ -278,7 +278,7 @@ fn cargo_tests_offline_with_a_crate_that_is_not_yet_unpacked() {
     let before = fingerprint(&home);
     let done = world.run(
         &["--name", "t", "--check", "cargo test"],
-        "test ! -d ~/.cargo/registry/src; cargo test && echo '// tested' >> src/lib.rs",
+        "set -e; test ! -d ~/.cargo/registry/src; cargo test && echo '// tested' >> src/lib.rs",
     );
     done.expect_code(0).says("tools: rust (~/.cargo, ~/.rustup)");
     assert_eq!(world.state_of("t"), "landed");
