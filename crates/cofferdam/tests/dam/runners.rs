@@ -22,14 +22,14 @@ fn ask(program: &str, args: &[&str], package: &str) -> String {
 #[track_caller]
 fn mended_and_broken(world: &World, run: &str, path: &str, tools: &str) {
     let before = fingerprint(&world.home());
-    let options = ["--name", "broken", "--check", run];
     let done = world.run(&["--name", "as-it-is"], run);
     done.expect_code(1).says(tools);
     let mend = format!("set -e; sed -i s/wrong/right/ {path}; {run}");
     world.run(&["--name", "mended", "--check", run], &mend).expect_code(0);
     assert_eq!(world.state_of("mended"), "landed");
     assert_eq!(world.task("mended")["checks"][0]["outcome"], "passed");
-    world.run(&options, &format!("sed -i s/right/wrong/ {path}")).expect_code(3);
+    let spoil = format!("sed -i s/right/wrong/ {path}");
+    world.run(&["--name", "broken", "--check", run], &spoil).expect_code(3);
     assert!(world.read(path).contains("right"));
     assert_eq!(fingerprint(&world.home()), before);
 }
