@@ -1,25 +1,26 @@
 //! Admission: a request is understood, its target known, its name reserved.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
 use cofferdam_git::{Discovered, PersonConfig, Started, gitdir, merge};
 use cofferdam_ledger::{NewTask, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
-use cofferdam_sandbox::{Ids, Wall, landlock_abi, refuse_delegated};
+use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
 
-use crate::config::RepoConfig;
+use crate::config::{Asks, Config, FILE, expanded};
 use crate::context::Place;
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
+use crate::input::Input;
 use crate::job::{Job, claim};
 use crate::limits::{LANDLOCK, tighter};
-use crate::report::Reporter;
+use crate::report::{Event, Reporter};
 use crate::request::{Into, Request};
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, land};
+use crate::{Dam, Error, boundary, land, trust};
 
 /// Admission: the request is understood, the target known, the name reserved.
 /// Gives the job, and the refs being listed meanwhile.
@@ -42,9 +43,12 @@ pub(crate) fn admit<'a>(
     let at_head = match (&head, found.at_head.take()) {
         // HEAD can have moved between two answers.
         (Some(head), Some((tree, file))) if request.base.is_none() && tree == found.tree => {
-            Some(RepoConfig::of(head, file)?)
+            Some(Config::of(head, file)?.joined(&dam.own))
         }
-        (head, _) => head.as_ref().map(|head| RepoConfig::at(&store, head)).transpose()?,
+        (head, _) => match head {
+            Some(head) => Some(Config::at(&store, head)?.joined(&dam.own)),
+            None => None,
+        },
     };
     if request.into == Into::Current
         && let Some(into) = at_head.as_ref().and_then(|config| config.into.as_ref())
@@ -78,15 +82,26 @@ pub(crate) fn admit<'a>(
     // What the repository asks for is what the target's tip says, whatever the base.
     let asked = match at_head {
         Some(config) if head.as_ref() == Some(&tip) => config,
-        _ => RepoConfig::at(&store, &tip)?,
+        _ => Config::at(&store, &tip)?.joined(&dam.own),
     };
     if let Some(level) = asked.level.filter(|level| *level > request.level) {
         let message = format!("`cofferdam.toml` asks for level `{level}` at least");
         return Err(Error::usage(message, None));
     }
     request.timeout = request.timeout.or(asked.timeout);
-    request.limits = tighter(request.limits, asked.limits);
-    request.output = request.output.into_iter().chain(asked.output).min();
+    request.limits = tighter(request.limits.or(dam.own.limits), asked.limits);
+    request.output = request.output.or(dam.own.output).into_iter().chain(asked.output).min();
+    let top = found.repo.worktree.as_deref().unwrap_or(&found.repo.common_dir);
+    give(&dam.own.asks, &mut request, top, reporter)?;
+    if trust::is_trusted(&found.repo, &asked.asks)? {
+        give(&asked.asks, &mut request, top, reporter)?;
+    } else {
+        let what = asked.asks.lines().join(", ");
+        let text = format!(
+            "`{FILE}` asks for {what}, which is not given; `dam trust` shows and allows it"
+        );
+        reporter.report(Event::Warning { text });
+    }
     let boundary = boundary::of_level(request.level);
     boundary.admit(&mut request)?;
     if request.require.iter().any(|wanted| wanted == LANDLOCK)
@@ -164,6 +179,43 @@ pub(crate) fn admit<'a>(
         pin: None,
     };
     Ok((job, refs))
+}
+
+/// Gives a task what a configuration asks for, as far as there is any; what the command
+/// line says about the same comes first.
+fn give(
+    asks: &Asks,
+    request: &mut Request,
+    top: &Path,
+    reporter: &dyn Reporter,
+) -> Result<(), Error> {
+    for text in &asks.inputs {
+        let path = expanded(text).unwrap_or_default();
+        let input = Input::parse(&path, Path::new("/"), "task.inputs")?;
+        if request.inputs.iter().all(|known| known.dest != input.dest) {
+            request.inputs.push(input);
+        }
+    }
+    for path in asks.carry.iter().map(PathBuf::from) {
+        if top.join(&path).symlink_metadata().is_err() {
+            let text = format!("`task.carry`: there is no `{}` to be carried", path.display());
+            reporter.report(Event::Warning { text });
+        } else if !request.carry.contains(&path) {
+            request.carry.push(path);
+        }
+    }
+    for name in &asks.env {
+        if let Some(value) = std::env::var_os(name)
+            && !request.env_names.contains(name)
+        {
+            request.env_names.push(name.clone());
+            request.env.push((name.into(), value));
+        }
+    }
+    if asks.network && request.network_is_default {
+        request.network = Network::Open;
+    }
+    Ok(())
 }
 
 /// Refuses where git does not know who commits, before anything runs.

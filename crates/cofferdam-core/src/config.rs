@@ -1,12 +1,20 @@
-//! `cofferdam.toml`, read from the target's tip and never from a change.
+//! `cofferdam.toml`, read from the target's tip and never from a change, and the
+//! person's own configuration, which has the same keys and more.
+//!
+//! The command line comes first, then the repository's file, then the person's. What
+//! the repository's limits it can only tighten; what it asks of the host ([`Asks`])
+//! counts once the person has said so ([`crate::trust`]).
 //!
 //! Unknown keys are errors that name the nearest known one: a misspelt check
 //! would be a check that never runs.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam_git::{CommitId, Store};
 use cofferdam_sandbox::Limits;
+use schemars::JsonSchema;
+use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::Error;
@@ -19,10 +27,54 @@ const MOST_RETRIES: i64 = 9;
 /// The file's name, at the top of the repository.
 pub const FILE: &str = "cofferdam.toml";
 
-/// What the file says.
+/// Whose file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// `cofferdam.toml`.
+    Repository,
+    /// The person's own.
+    Person,
+}
+
+/// What a file asks of the host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Asks {
+    /// `[task] inputs`: as for `--input`, absolute or below `~/`.
+    pub inputs: Vec<String>,
+    /// `[task] carry`: paths of the checkout that are not in the base.
+    pub carry: Vec<String>,
+    /// `[task] env`: names of variables.
+    pub env: Vec<String>,
+    /// `[network] task`: whether it is `open`.
+    pub network: bool,
+}
+
+impl Asks {
+    /// Whether it asks for nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Asks::default()
+    }
+
+    /// A line for each thing that is asked for.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let all = |what: &str, names: &[String]| -> Vec<String> {
+            names.iter().map(|name| format!("{what} `{name}`")).collect()
+        };
+        let mut lines = all("input", &self.inputs);
+        lines.extend(all("a copy of", &self.carry));
+        lines.extend(all("variable", &self.env));
+        lines.extend(self.network.then(|| "the host's network".to_owned()));
+        lines
+    }
+}
+
+/// What a file says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RepoConfig {
-    /// `[task] level`: the least that a task must have.
+pub struct Config {
+    /// `[task] level`: the least that a task must have; of the person's, the one it has
+    /// when nothing is said.
     pub level: Option<Level>,
     /// `[task] into`: the branch to land on.
     pub into: Option<String>,
@@ -36,44 +88,108 @@ pub struct RepoConfig {
     pub output: Option<u64>,
     /// `[land] protect`: patterns of paths that a task may not change.
     pub protect: Vec<String>,
+    /// What it asks of the host.
+    pub asks: Asks,
+    /// `state_dir`, of the person's alone: where the state is.
+    pub state_dir: Option<PathBuf>,
 }
 
-impl RepoConfig {
+/// Where the person's own configuration is, when there is a place for it.
+#[must_use]
+pub fn own_dir() -> Option<PathBuf> {
+    let from = |name: &str, rest: &str| {
+        let dir = PathBuf::from(std::env::var_os(name)?);
+        dir.is_absolute().then(|| dir.join(rest))
+    };
+    from("XDG_CONFIG_HOME", "cofferdam").or_else(|| from("HOME", ".config/cofferdam"))
+}
+
+/// A path as a configuration says it: absolute, or below `~/`.
+#[must_use]
+pub(crate) fn expanded(text: &str) -> Option<PathBuf> {
+    let path = match text.strip_prefix("~/") {
+        Some(below) => Path::new(&std::env::var_os("HOME")?).join(below),
+        None => PathBuf::from(text),
+    };
+    path.is_absolute().then_some(path)
+}
+
+impl Config {
     /// Reads the file of a commit; a commit without one gives the defaults.
     ///
     /// # Errors
     /// [`Error::Config`] that names the key, [`Error::Git`].
-    pub fn at(store: &Store, commit: &CommitId) -> Result<RepoConfig, Error> {
-        RepoConfig::of(commit, store.top_file(commit, FILE)?)
+    pub fn at(store: &Store, commit: &CommitId) -> Result<Config, Error> {
+        Config::of(commit, store.top_file(commit, FILE)?)
     }
 
     /// Reads the content of the file of a commit, if it has one.
     ///
     /// # Errors
     /// [`Error::Config`] that names the key.
-    pub(crate) fn of(commit: &CommitId, file: Option<Vec<u8>>) -> Result<RepoConfig, Error> {
-        let Some(bytes) = file else { return Ok(RepoConfig::default()) };
-        RepoConfig::parse(&String::from_utf8_lossy(&bytes))
-            .map_err(|message| Error::Config { at: commit.0.short().to_owned(), message })
+    pub(crate) fn of(commit: &CommitId, file: Option<Vec<u8>>) -> Result<Config, Error> {
+        let Some(bytes) = file else { return Ok(Config::default()) };
+        Config::parse(&String::from_utf8_lossy(&bytes), Whose::Repository).map_err(|message| {
+            Error::Config { file: format!("`{FILE}` at {}", commit.0.short()), message }
+        })
+    }
+
+    /// Reads the person's own; without one there are the defaults.
+    ///
+    /// # Errors
+    /// [`Error::Config`] that names the key.
+    pub fn of_person() -> Result<Config, Error> {
+        let Some(path) = own_dir().map(|dir| dir.join("config.toml")) else {
+            return Ok(Config::default());
+        };
+        let wrong =
+            |message: String| Error::Config { file: format!("`{}`", path.display()), message };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Config::parse(&text, Whose::Person).map_err(wrong),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(Config::default())
+            }
+            Err(error) => Err(wrong(error.to_string())),
+        }
+    }
+
+    /// This, of a repository, with what the person's own adds: its checks and protected
+    /// paths, and what is left open here.
+    #[must_use]
+    pub fn joined(mut self, own: &Config) -> Config {
+        self.into = self.into.or_else(|| own.into.clone());
+        self.timeout = self.timeout.or(own.timeout);
+        self.checks.extend(own.checks.iter().cloned());
+        self.protect.extend(own.protect.iter().cloned());
+        self
     }
 
     /// Reads the text of the file.
     ///
     /// # Errors
     /// What is wrong, in words.
-    pub fn parse(text: &str) -> Result<RepoConfig, String> {
+    pub fn parse(text: &str, whose: Whose) -> Result<Config, String> {
         let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-        known(&table, "", &["version", "task", "check", "land", "limits"])?;
+        let mut keys = vec!["version", "task", "check", "land", "limits", "network"];
+        if whose == Whose::Person {
+            keys.push("state_dir");
+        }
+        known(&table, "", &keys)?;
         match table.get("version") {
             None | Some(Value::Integer(1)) => {}
             Some(other) => {
                 return Err(format!("version {other:?} is not known; this program knows 1"));
             }
         }
-        let mut config = RepoConfig::default();
+        let mut config = Config::default();
         if let Some(task) = table.get("task") {
             let task = task.as_table().ok_or("`task` must be a table, `[task]`")?;
-            known(task, "task.", &["level", "into", "timeout"])?;
+            known(task, "task.", &["level", "into", "timeout", "inputs", "carry", "env"])?;
             config.level = match text_of(task, "task.", "level")? {
                 None => None,
                 Some("worktree") => Some(Level::Worktree),
@@ -84,6 +200,40 @@ impl RepoConfig {
             };
             config.into = text_of(task, "task.", "into")?.map(str::to_owned);
             config.timeout = duration_of(task, "task.", "timeout")?;
+            config.asks.inputs = texts_of(task, "task.", "inputs")?;
+            config.asks.carry = texts_of(task, "task.", "carry")?;
+            config.asks.env = texts_of(task, "task.", "env")?;
+            if let Some(input) =
+                config.asks.inputs.iter().find(|input| !input.starts_with(['/', '~']))
+            {
+                return Err(format!(
+                    "`task.inputs`: `{input}` must be absolute or begin with `~/`"
+                ));
+            }
+            let odd = |name: &&String| {
+                name.is_empty() || name.contains(['=', '\0']) || name.starts_with("DAM_")
+            };
+            if let Some(name) = config.asks.env.iter().find(odd) {
+                return Err(format!(
+                    "`task.env`: `{name}` is no name of a variable that can be given"
+                ));
+            }
+        }
+        if let Some(network) = table.get("network") {
+            let network = network.as_table().ok_or("`network` must be a table, `[network]`")?;
+            known(network, "network.", &["task"])?;
+            config.asks.network = match text_of(network, "network.", "task")? {
+                None | Some("none") => false,
+                Some("open") => true,
+                Some(other) => {
+                    return Err(format!("`network.task` is `{other}`; it can be `none` or `open`"));
+                }
+            };
+        }
+        if let Some(dir) = text_of(&table, "", "state_dir")? {
+            let path = expanded(dir);
+            let wrong = || format!("`state_dir`: `{dir}` must be absolute or begin with `~/`");
+            config.state_dir = Some(path.ok_or_else(wrong)?);
         }
         if let Some(checks) = table.get("check") {
             let checks =
@@ -99,7 +249,13 @@ impl RepoConfig {
                 }
                 let name = text_of(check, "check.", "name")?;
                 config.checks.push(Check {
-                    name: name.map_or_else(|| format!("check {}", number + 1), str::to_owned),
+                    name: name.map_or_else(
+                        || match whose {
+                            Whose::Repository => format!("check {}", number + 1),
+                            Whose::Person => format!("your check {}", number + 1),
+                        },
+                        str::to_owned,
+                    ),
                     timeout: duration_of(check, "check.", "timeout")?,
                     pinned: patterns_of(check, "check.", "pinned")?,
                     retry: match check.get("retry") {
@@ -222,9 +378,13 @@ fn duration_of(table: &Table, prefix: &str, key: &str) -> Result<Option<Duration
 mod tests {
     use super::*;
 
+    fn repository(text: &str) -> Result<Config, String> {
+        Config::parse(text, Whose::Repository)
+    }
+
     #[test]
     fn checks_in_order() {
-        let config = RepoConfig::parse(
+        let config = repository(
             "version = 1\n[task]\ninto = \"main\"\ntimeout = \"8h\"\n\
              [[check]]\nname = \"test\"\nrun = \"make test\"\ntimeout = \"20m\"\n[[check]]\nrun = \"./lint\"\n",
         )
@@ -236,14 +396,58 @@ mod tests {
 
     #[test]
     fn unknown_keys_name_the_nearest() {
-        let error = RepoConfig::parse("[[chekc]]\nrun = \"x\"\n").expect_err("unknown");
+        let error = repository("[[chekc]]\nrun = \"x\"\n").expect_err("unknown");
         assert!(error.contains("`chekc`") && error.contains("`check`"), "{error}");
-        let error = RepoConfig::parse("[[check]]\nrnu = \"x\"\n").expect_err("unknown");
+        let error = repository("[[check]]\nrnu = \"x\"\n").expect_err("unknown");
         assert!(error.contains("`check.run`"), "{error}");
-        assert!(
-            RepoConfig::parse("[task]\ntimeout = 3\n").expect_err("type").contains("task.timeout")
+        assert!(repository("[task]\ntimeout = 3\n").expect_err("type").contains("task.timeout"));
+        assert!(repository("version = 2\n").is_err());
+        assert!(repository("not toml").is_err());
+    }
+
+    #[test]
+    fn what_a_file_asks_of_the_host() {
+        let text = "[task]\ninputs = [\"~/playbooks:/srv/p\"]\ncarry = [\".env\"]\nenv = [\"LANG\"]\n\
+             [network]\ntask = \"open\"\n";
+        let asks = repository(text).expect("parse").asks;
+        assert_eq!(
+            asks.lines(),
+            [
+                "input `~/playbooks:/srv/p`",
+                "a copy of `.env`",
+                "variable `LANG`",
+                "the host's network"
+            ]
         );
-        assert!(RepoConfig::parse("version = 2\n").is_err());
-        assert!(RepoConfig::parse("not toml").is_err());
+        assert!(repository("[network]\ntask = \"none\"\n").expect("parse").asks.is_empty());
+        for (text, word) in [
+            ("[task]\ninputs = [\"playbooks\"]\n", "absolute"),
+            ("[task]\nenv = [\"DAM_TASK\"]\n", "DAM_TASK"),
+            ("[task]\nenv = [\"A=1\"]\n", "A=1"),
+            ("[network]\ntask = \"allow\"\n", "`none` or `open`"),
+            ("[network]\ncheck = \"open\"\n", "known are: task"),
+            ("state_dir = \"/x\"\n", "`state_dir` is not known"),
+        ] {
+            let error = repository(text).expect_err("refused");
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_persons_own_adds_to_the_repositorys() {
+        let own = "state_dir = \"/srv/state\"\n[task]\ntimeout = \"1h\"\ninto = \"dev\"\n\
+             [[check]]\nrun = \"true\"\n[land]\nprotect = [\"a\"]\n[limits]\nmemory = \"1GiB\"\n";
+        let own = Config::parse(own, Whose::Person).expect("parse");
+        assert_eq!(own.state_dir.as_deref(), Some(Path::new("/srv/state")));
+        let theirs =
+            "[task]\ntimeout = \"2h\"\n[[check]]\nrun = \"make\"\n[land]\nprotect = [\"b\"]\n";
+        let joined = repository(theirs).expect("parse").joined(&own);
+        assert_eq!(joined.timeout, Some(Duration::from_secs(7200)));
+        assert_eq!(joined.into.as_deref(), Some("dev"));
+        let names: Vec<&str> = joined.checks.iter().map(|check| check.name.as_str()).collect();
+        assert_eq!(names, ["check 1", "your check 1"]);
+        assert_eq!(joined.protect, ["b", "a"]);
+        // What the person's limits is a default, not a bound.
+        assert_eq!(joined.limits, Limits::default());
     }
 }

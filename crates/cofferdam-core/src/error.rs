@@ -144,11 +144,11 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
-    /// `cofferdam.toml`.
-    #[error("`cofferdam.toml` at {at}: {message}")]
+    /// A configuration.
+    #[error("{file}: {message}")]
     Config {
-        /// The commit it was read from.
-        at: String,
+        /// Which file.
+        file: String,
         /// What is wrong.
         message: String,
     },

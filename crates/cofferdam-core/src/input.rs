@@ -7,9 +7,11 @@
 //! an overlay of each context's own; when it has changed by the time of a verdict,
 //! the verdict would be about something else, and the task waits for a person.
 
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -34,6 +36,34 @@ pub struct Input {
     pub source: PathBuf,
     /// Where it appears inside, an absolute path.
     pub dest: PathBuf,
+}
+
+impl Input {
+    /// An input as a person writes it: `PATH` or `PATH:DEST`, a path relative to `dir`.
+    /// `said` is where it was written.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn parse(text: &Path, dir: &Path, said: &str) -> Result<Input, Error> {
+        let usage = |why: &str| Error::usage(format!("`{said} {}`: {why}", text.display()), None);
+        let whole = dir.join(text);
+        let bytes = text.as_os_str().as_bytes();
+        let colon = bytes.iter().rposition(|byte| *byte == b':');
+        let (source, dest) = match colon {
+            // A name can hold a colon.
+            Some(at) if whole.symlink_metadata().is_err() => {
+                let part = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+                (dir.join(part(&bytes[..at])), Some(part(&bytes[at + 1..])))
+            }
+            _ => (whole, None),
+        };
+        let source = std::fs::canonicalize(&source).map_err(|error| usage(&error.to_string()))?;
+        let dest = dest.unwrap_or_else(|| source.clone());
+        if !dest.is_absolute() || dest.components().any(|part| part == Component::ParentDir) {
+            return Err(usage("the place inside has to be an absolute path without `..`"));
+        }
+        Ok(Input { source, dest })
+    }
 }
 
 /// An input as a task has it.

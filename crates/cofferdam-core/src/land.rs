@@ -22,7 +22,7 @@ use cofferdam_ledger::{
 };
 use cofferdam_tree::Lock;
 
-use crate::config::RepoConfig;
+use crate::config::Config;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::gate::{self, Candidate, Judgement};
@@ -194,7 +194,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         job.end(State::Empty, &format!("`{target}` holds the whole change already"))?;
         return Ok(None);
     }
-    let config = RepoConfig::at(&job.store, &tip)?;
+    let config = Config::at(&job.store, &tip)?.joined(&job.dam.own);
     let commit = if tip == base && tree == change_tree {
         change
     } else {
@@ -215,7 +215,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     };
     let protected = judge_files::protected(&differences, &config.protect);
     if !protected.is_empty() {
-        let why = format!("`cofferdam.toml` protects {}", shown(&protected));
+        let why = format!("`land.protect` protects {}", shown(&protected));
         job.end(State::Rejected, &why)?;
         return Ok(None);
     }

@@ -46,6 +46,7 @@ pub mod supervise;
 pub mod target;
 pub mod task;
 pub mod tools;
+pub mod trust;
 
 pub use error::{Error, ExitCode};
 pub use log::{LogLine, read_log};

@@ -114,6 +114,9 @@ pub struct Request {
     pub env: Vec<(OsString, OsString)>,
     /// Network scope.
     pub network: Network,
+    /// Whether nobody said so: a configuration can ask for another.
+    #[serde(skip)]
+    pub network_is_default: bool,
     /// How the second wall stands.
     pub wall: Wall,
     /// How long the command may take.

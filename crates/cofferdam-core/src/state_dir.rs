@@ -9,6 +9,7 @@ use cofferdam_sandbox::process::ProcessName;
 use cofferdam_tree::{LayerStore, Lock, Trash};
 
 use crate::Error;
+use crate::config::Config;
 use crate::error::IoContext;
 
 const OVERLAYFS_MAGIC: i64 = 0x794c_7630;
@@ -23,21 +24,28 @@ pub struct Dam {
     pub layers: LayerStore,
     /// What is to be deleted.
     pub trash: Trash,
+    /// The person's own configuration.
+    pub own: Config,
 }
 
 impl Dam {
-    /// Where the state is: `COFFERDAM_STATE`, else below `XDG_STATE_HOME`, else
-    /// below `~/.local/state`.
+    /// Where the state is: `COFFERDAM_STATE`, else `state_dir` of the person's
+    /// configuration, else below `XDG_STATE_HOME`, else below `~/.local/state`.
     ///
     /// # Errors
-    /// [`Error::StateDir`] when none of them is set to an absolute path.
+    /// [`Error::StateDir`] when none of them is set to an absolute path;
+    /// [`Error::Config`].
     pub fn default_dir() -> Result<PathBuf, Error> {
         let from = |name: &str, rest: &str| {
             std::env::var_os(name)
                 .filter(|value| !value.is_empty())
                 .map(|value| Path::new(&value).join(rest))
         };
-        let dir = from("COFFERDAM_STATE", "")
+        let own = match from("COFFERDAM_STATE", "") {
+            Some(dir) => Some(dir),
+            None => Config::of_person()?.state_dir,
+        };
+        let dir = own
             .or_else(|| from("XDG_STATE_HOME", "cofferdam"))
             .or_else(|| from("HOME", ".local/state/cofferdam"))
             .unwrap_or_default();
@@ -96,7 +104,7 @@ impl Dam {
             .map_err(cofferdam_git::GitError::from)?;
         let trash = Trash::new(dir.join("trash")).at("make", dir.join("trash"))?;
         let ledger = Ledger::open(&dir.join("ledger.db"))?;
-        Ok(Dam { dir, ledger, layers, trash })
+        Ok(Dam { dir, ledger, layers, trash, own: Config::of_person()? })
     }
 
     /// Where it is.

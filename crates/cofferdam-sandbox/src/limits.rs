@@ -30,6 +30,19 @@ pub struct Limits {
     pub disk: Option<u64>,
 }
 
+impl Limits {
+    /// What `other` says about what is not limited here.
+    #[must_use]
+    pub fn or(self, other: Limits) -> Limits {
+        Limits {
+            memory: self.memory.or(other.memory),
+            cpus: self.cpus.or(other.cpus),
+            pids: self.pids.or(other.pids),
+            disk: self.disk.or(other.disk),
+        }
+    }
+}
+
 /// Who sees to a limit, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rung {

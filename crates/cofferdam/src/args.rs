@@ -87,6 +87,8 @@ pub enum Command {
     Gc(Gc),
     /// Try each thing that isolation needs on this machine, and say what is missing.
     Doctor(Doctor),
+    /// Show what this repository asks of the host, and let its tasks have it.
+    Trust(Trust),
     /// Show it all in a throw-away repository: eight tasks in parallel.
     Demo(Demo),
     /// Print the completion script of a shell.
@@ -101,7 +103,7 @@ pub enum Command {
     },
     /// Print the JSON schema of an output.
     Schema {
-        /// `receipt`, `event`, `tasks`, `gc` or `doctor`.
+        /// `receipt`, `event`, `tasks`, `gc`, `doctor` or `trust`.
         name: String,
     },
 }
@@ -193,10 +195,10 @@ pub struct Run {
     /// Give the task no writable files in the repository.
     #[arg(long)]
     pub read_only: bool,
-    /// How strong the boundary is. `worktree` is a checkout of its own and little else:
+    /// How strong the boundary is: `sandbox` when nothing is said. `worktree` is a checkout of its own and little else:
     /// for people, editors, and machines that let nobody have a namespace.
-    #[arg(long, value_parser = parse_level, default_value = "sandbox")]
-    pub level: Level,
+    #[arg(long, value_parser = parse_level)]
+    pub level: Option<Level>,
     /// The command.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -300,6 +302,17 @@ pub struct Gc {
     /// Only say what would go.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Let a repository have what it asks for.
+#[derive(Debug, ClapArgs)]
+pub struct Trust {
+    /// Don't ask.
+    #[arg(long)]
+    pub yes: bool,
+    /// Take it back.
+    #[arg(long, conflicts_with = "yes")]
+    pub revoke: bool,
 }
 
 /// Look around.

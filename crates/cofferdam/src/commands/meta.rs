@@ -6,6 +6,7 @@ use clap::CommandFactory;
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::report::Event;
 use cofferdam_core::settle::GcReport;
+use cofferdam_core::trust::TrustReport;
 use cofferdam_core::{Error, ExitCode};
 
 use crate::args::Args;
@@ -46,10 +47,11 @@ pub fn schema(name: &str) -> Result<ExitCode, Error> {
         "event" => schemars::schema_for!(Event),
         "gc" => schemars::schema_for!(GcReport),
         "doctor" => schemars::schema_for!(super::doctor::DoctorReport),
+        "trust" => schemars::schema_for!(TrustReport),
         _ => {
             return Err(Error::Usage {
                 message: format!("there is no schema `{name}`"),
-                hint: Some("there are: receipt, tasks, event, gc, doctor".into()),
+                hint: Some("there are: receipt, tasks, event, gc, doctor, trust".into()),
             });
         }
     };

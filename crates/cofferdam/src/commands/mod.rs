@@ -11,6 +11,7 @@ mod retry;
 mod run;
 mod show;
 mod stop;
+mod trust;
 
 use cofferdam_core::land::NO_CHECK_GIVEN;
 use cofferdam_core::receipt::Receipt;
@@ -36,6 +37,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Wait(name) => stop::wait(&name.name, format),
         Command::Gc(gc) => gc::gc(&gc, format),
         Command::Doctor(args) => doctor::doctor(&args.command, format),
+        Command::Trust(args) => trust::trust(&args, format),
         Command::Demo(demo) => demo::demo(&demo),
         Command::Completion { shell } => meta::completion(shell),
         Command::Man { dir } => meta::man(dir.as_deref()),

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
+use cofferdam_core::config::Config;
 use cofferdam_core::input::Input;
 use cofferdam_core::request::{Check, Into, Level, Request};
 use cofferdam_core::{Error, ExitCode, Limits, Network, TaskName, Wall, task};
@@ -46,6 +47,10 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         (false, Some(branch)) => Into::Named(branch),
         (false, None) => Into::Current,
     };
+    let level = match args.level {
+        Some(level) => level,
+        None => Config::of_person()?.level.unwrap_or(Level::Sandbox),
+    };
     Ok(Request {
         argv: args.command,
         base: args.base,
@@ -53,14 +58,19 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         checks: checks(&args.checks)?,
         no_check: args.no_check,
         carry: args.carry.iter().map(|path| carried(path, dir)).collect::<Result<_, _>>()?,
-        inputs: args.inputs.iter().map(|input| input_of(input, dir)).collect::<Result<_, _>>()?,
+        inputs: args
+            .inputs
+            .iter()
+            .map(|input| Input::parse(input, dir, "--input"))
+            .collect::<Result<_, _>>()?,
         carry_dirty: args.carry_dirty,
         env_names,
         env,
-        network: match (args.net, args.level) {
+        network: match (args.net, level) {
             (Some(Net::None), _) | (None, Level::Sandbox) => Network::None,
             (Some(Net::Open), _) | (None, Level::Worktree) => Network::Open,
         },
+        network_is_default: args.net.is_none(),
         wall: if args.nested { Wall::Nested } else { Wall::Full },
         timeout: args.timeout,
         name,
@@ -73,7 +83,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         allow_check_changes: args.allow_check_changes,
         keep: args.keep,
         read_only: args.read_only,
-        level: args.level,
+        level,
     })
 }
 
@@ -114,31 +124,6 @@ pub fn checks(commands: &[String]) -> Result<Vec<Check>, Error> {
         return Err(usage("`--check` is empty: it would always pass".into()));
     }
     Ok(commands.iter().map(|run| Check::new(run)).collect())
-}
-
-/// An input: `PATH` or `PATH:DEST`.
-fn input_of(text: &Path, dir: &Path) -> Result<Input, Error> {
-    let whole = dir.join(text);
-    let bytes = text.as_os_str().as_bytes();
-    let colon = bytes.iter().rposition(|byte| *byte == b':');
-    let (source, dest) = match colon {
-        // A name can hold a colon.
-        Some(at) if whole.symlink_metadata().is_err() => {
-            let part = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
-            (dir.join(part(&bytes[..at])), Some(part(&bytes[at + 1..])))
-        }
-        _ => (whole, None),
-    };
-    let source = std::fs::canonicalize(&source)
-        .map_err(|error| usage(format!("`--input {}`: {error}", text.display())))?;
-    let dest = dest.unwrap_or_else(|| source.clone());
-    if !dest.is_absolute() || dest.components().any(|part| part == Component::ParentDir) {
-        return Err(usage(format!(
-            "`--input {}`: the place inside has to be an absolute path without `..`",
-            text.display()
-        )));
-    }
-    Ok(Input { source, dest })
 }
 
 /// A path to be carried, relative to the top of the repository that `dir` is in.

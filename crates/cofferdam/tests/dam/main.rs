@@ -5,6 +5,7 @@ mod attempts;
 mod bed;
 mod cli;
 mod collect;
+mod config;
 mod crash;
 mod diagnosis;
 mod docs;

@@ -1,0 +1,66 @@
+//! `dam trust`.
+
+use std::io::{IsTerminal, Write};
+
+use cofferdam_core::{Error, ExitCode, trust};
+
+use crate::args::{Format, Trust};
+use crate::output::{self, BOLD, DIM};
+use crate::table;
+
+/// Shows what the repository asks of the host, and lets it have that.
+pub fn trust(args: &Trust, format: Format) -> Result<ExitCode, Error> {
+    let dir = std::env::current_dir().map_err(|source| Error::Io {
+        step: "find the current directory",
+        path: ".".into(),
+        source,
+    })?;
+    let dam = super::open()?;
+    let (repo, mut report) = trust::look(&dam, &dir)?;
+    if format == Format::Text {
+        let commit = report.commit.get(..9).unwrap_or(&report.commit);
+        let mut text = format!("{BOLD}{}{BOLD:#} {DIM}at {commit}{DIM:#}\n", report.repository);
+        for line in report.asks.lines() {
+            text.push_str(&format!("  asks for {}\n", table::plain(&line)));
+        }
+        output::text(&text);
+    }
+    let say = |text: &str| {
+        if format == Format::Text {
+            output::text(&format!("{text}\n"));
+        }
+    };
+    if args.revoke {
+        trust::record(&repo, None)?;
+        report.trusted = report.asks.is_empty();
+        say("it gets nothing of that any more");
+    } else if report.asks.is_empty() {
+        say("it asks for nothing of yours: there is nothing to trust");
+    } else if report.trusted {
+        say("it gets that already; `dam trust --revoke` takes it back");
+    } else if args.yes || agreed(format)? {
+        trust::record(&repo, Some(&report.asks))?;
+        report.trusted = true;
+        say("its tasks get that from now on, until it asks for something else");
+    } else {
+        say("nothing was allowed");
+    }
+    if format != Format::Text {
+        output::json(&report);
+    }
+    Ok(ExitCode::Done)
+}
+
+fn agreed(format: Format) -> Result<bool, Error> {
+    if format != Format::Text || !std::io::stdin().is_terminal() {
+        return Err(Error::Usage {
+            message: "nobody can be asked here whether that is allowed".into(),
+            hint: Some("`dam trust --yes` allows it".into()),
+        });
+    }
+    output::note("Let its tasks have that? [y/N] ");
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    let _ = std::io::stderr().flush();
+    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,201 @@
+//! The person's own configuration, and what a repository may ask of the host.
+
+use crate::support::{Done, World};
+
+const ASKS: &str = "[task]\ninputs = [\"~/playbooks\"]\ncarry = [\".env\"]\nenv = [\"DEPLOY_KEY\"]\n\
+                    [network]\ntask = \"open\"\n";
+
+/// A world whose repository asks for all that can be asked for.
+fn asking() -> World {
+    let world = World::new();
+    world.write("../home/playbooks/one.md", "step one\n");
+    world.write(".env", "A=1\n");
+    world.write("cofferdam.toml", ASKS);
+    world.commit("asks");
+    world
+}
+
+/// What a task of it has: `input carried variable network`, each `yes` or `no`.
+fn has(world: &World, options: &[&str]) -> (String, Done) {
+    let script = "has() { if \"$@\" >/dev/null 2>&1; then printf 'yes '; else printf 'no '; fi; }
+        has test -f ~/playbooks/one.md; has test -f .env; has test -n \"$DEPLOY_KEY\"
+        has grep -q '\"network\": \"open\"' $DAM_CONTEXT";
+    let own = ["run", "--no-check"];
+    let mut command = world.dam_command([&own, options, &["--", "sh", "-c", script]].concat());
+    let output = command.env("DEPLOY_KEY", "secret").output().expect("dam");
+    let done = Done::from(output);
+    done.expect_code(0);
+    (done.stdout.trim().to_owned(), done)
+}
+
+fn own(world: &World, text: &str) {
+    world.write("../home/.config/cofferdam/config.toml", text);
+}
+
+#[test]
+fn a_repository_gets_what_it_asks_for_when_a_person_trusts_it() {
+    let world = asking();
+    let (found, done) = has(&world, &[]);
+    assert_eq!(found, "no no no no");
+    let all =
+        "asks for input `~/playbooks`, a copy of `.env`, variable `DEPLOY_KEY`, the host's network";
+    done.says(all).says("`dam trust` shows and allows it");
+    // Nobody can be asked here.
+    let done = world.dam(["trust"]);
+    done.expect_code(2).says("`dam trust --yes`");
+    assert!(done.stdout.contains("asks for variable `DEPLOY_KEY`"), "{}", done.stdout);
+    assert_eq!(has(&world, &[]).0, "no no no no");
+
+    let done = world.dam(["--format", "json", "trust", "--yes"]);
+    let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("json");
+    assert_eq!((&report["trusted"], &report["asks"]["network"]), (&true.into(), &true.into()));
+    let (found, done) = has(&world, &["--name", "t"]);
+    assert_eq!(found, "yes yes yes yes");
+    assert!(!done.stderr.contains("dam trust"), "{}", done.stderr);
+    assert!(!world.task("t").to_string().contains("secret"));
+    // The command line comes first.
+    assert_eq!(has(&world, &["--net", "none"]).0, "yes yes yes no");
+    // In a linked worktree it is the same repository.
+    world.git(["worktree", "add", "--quiet", "../linked"]);
+    let done = world.sh_in(&world.dir().join("linked"), "cat .git");
+    assert!(done.contains("gitdir"), "{done}");
+    let mut trust = world.dam_command(["trust"]);
+    let output = trust.current_dir(world.dir().join("linked")).output().expect("dam");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("it gets that already"));
+
+    world.dam(["trust", "--revoke"]).expect_code(0);
+    assert_eq!(has(&world, &[]).0, "no no no no");
+}
+
+#[test]
+fn what_is_asked_for_later_is_asked_for_anew() {
+    let world = asking();
+    world.dam(["trust", "--yes"]).expect_code(0);
+    world.write("cofferdam.toml", ASKS.replace("DEPLOY_KEY", "HOME_KEY"));
+    world.commit("asks for more");
+    let (found, done) = has(&world, &[]);
+    assert_eq!(found, "no no no no");
+    done.says("variable `HOME_KEY`");
+    // Less is another thing, too; the same again is not.
+    world.write("cofferdam.toml", ASKS);
+    world.commit("as before");
+    assert_eq!(has(&world, &[]).0, "yes yes yes yes");
+    // Another repository that asks for the same.
+    let other = world.dir().join("other");
+    world.sh("git clone -q . ../other; cp .git/config ../other/.git/config");
+    let mut run =
+        world.dam_command(["run", "--no-check", "--", "sh", "-c", "test -f ~/playbooks/one.md"]);
+    let done = Done::from(run.current_dir(other).output().expect("dam"));
+    done.expect_code(1).says("`dam trust` shows and allows it");
+}
+
+#[test]
+fn no_task_can_trust_for_the_person() {
+    let world = asking();
+    world.write("../home/.config/cofferdam/trust.json", "{\"version\": 1, \"trusted\": []}");
+    let script = "mkdir -p ~/.config/cofferdam; echo x > ~/.config/cofferdam/trust.json; dam trust --yes; true";
+    world.run(&["--no-check"], script).expect_code(0);
+    let kept = std::fs::read_to_string(world.home().join(".config/cofferdam/trust.json"));
+    assert_eq!(kept.expect("read"), "{\"version\": 1, \"trusted\": []}");
+    assert_eq!(has(&world, &[]).0, "no no no no");
+    // A torn record is no record.
+    world.write("../home/.config/cofferdam/trust.json", "{\"version\": 1, \"tru");
+    world.run(&["--no-check"], "true").expect_code(2).says("trust.json`: EOF");
+    world.write("../home/.config/cofferdam/trust.json", "{\"version\": 2, \"trusted\": []}");
+    world.run(&["--no-check"], "true").expect_code(2).says("version 2 is not known");
+}
+
+#[test]
+fn what_asks_for_nothing_needs_no_trust() {
+    let world = World::new();
+    let done = world.dam(["trust"]);
+    done.expect_code(0);
+    assert!(done.stdout.contains("there is nothing to trust"), "{}", done.stdout);
+    // What a person asks for is given.
+    world.write("../home/playbooks/one.md", "step one\n");
+    world.write(".env", "A=1\n");
+    own(&world, ASKS);
+    let (found, done) = has(&world, &[]);
+    assert_eq!(found, "yes yes yes yes");
+    assert!(!done.stderr.contains("dam trust"), "{}", done.stderr);
+    std::fs::remove_file(world.path(".env")).expect("remove");
+    let (found, done) = has(&world, &[]);
+    assert_eq!(found, "yes no yes yes");
+    done.says("there is no `.env` to be carried");
+}
+
+#[test]
+fn the_persons_own_is_what_holds_when_nothing_is_said() {
+    let world = World::new();
+    let limits = |name: &str| {
+        let limits = &world.task(name)["isolation"]["limits"];
+        let of = |name: &str| {
+            let found =
+                limits.as_array().expect("limits").iter().find(|limit| limit["name"] == name);
+            found.map(|limit| limit["value"].as_str().expect("text").to_owned())
+        };
+        (of("pids").expect("pids"), of("disk").expect("disk"))
+    };
+    own(
+        &world,
+        "[limits]\npids = 1000\ndisk = \"1GiB\"\n[task]\ntimeout = \"1h\"\n\
+         [[check]]\nrun = \"! grep -q worse a.txt\"\n[land]\nprotect = [\"src\"]\n",
+    );
+    world.run(&["--name", "t", "--keep"], "echo 2 > a.txt").expect_code(0);
+    assert_eq!(limits("t"), ("1000".into(), "1.0 GiB".into()));
+    assert_eq!(world.task("t")["checks"][0]["name"], "your check 1");
+    // The command line's are other ones, also larger ones; the repository's only tighten.
+    world.run(&["--name", "u", "--pids", "2000"], "true").expect_code(0);
+    assert_eq!(limits("u"), ("2000".into(), "1.0 GiB".into()));
+    world.write(
+        "cofferdam.toml",
+        "[limits]\npids = 500\ndisk = \"2GiB\"\n[[check]]\nrun = \"./ci\"\n",
+    );
+    world.commit("limits");
+    world.run(&["--name", "v"], "true").expect_code(0);
+    assert_eq!(limits("v"), ("500".into(), "1.0 GiB".into()));
+    // Both have a say in what lands.
+    world.run(&["--name", "w"], "echo bad > a.txt").expect_code(3).says("check `check 1` failed");
+    world.run(&["--name", "x"], "echo worse > a.txt").expect_code(3).says("`your check 1` failed");
+    world.run(&["--name", "y"], "echo 3 > src/b.txt").expect_code(3).says("`src/b.txt`");
+}
+
+#[test]
+fn the_state_is_where_the_persons_own_says() {
+    let world = World::new();
+    let elsewhere = world.home().join("elsewhere");
+    own(&world, "state_dir = \"~/elsewhere\"\n");
+    let mut run = world.dam_command(["run", "--no-check", "--", "true"]);
+    run.env_remove("COFFERDAM_STATE");
+    Done::from(run.output().expect("dam")).expect_code(0);
+    assert!(elsewhere.join("ledger.db").exists() && !world.state().exists());
+    // The variable comes first.
+    world.run(&["--no-check"], "true").expect_code(0);
+    assert!(world.state().join("ledger.db").exists());
+}
+
+#[test]
+fn what_the_persons_own_says_wrongly_is_an_error() {
+    let world = World::new();
+    for (text, words) in [
+        ("state_dri = \"/x\"\n", "did you mean `state_dir`?"),
+        ("[task]\nlevle = \"sandbox\"\n", "did you mean `task.level`?"),
+        ("state_dir = \"x\"\n", "must be absolute or begin with `~/`"),
+        ("[task]\nlevel = \"vm\"\n", "is `vm`, which is not a level here"),
+        ("[task", "config.toml`: "),
+    ] {
+        own(&world, text);
+        world
+            .run(&["--no-check"], "true")
+            .expect_code(2)
+            .says(words)
+            .says(".config/cofferdam/config.toml");
+    }
+    own(&world, "[task]\nlevel = \"worktree\"\n");
+    let done = world.dam(["run", "--no-check", "--", "true"]);
+    if crate::support::is_root() {
+        done.expect_code(6).says("level `worktree` can't be had here");
+    } else {
+        done.expect_code(0).says("worktree: own files");
+    }
+}
