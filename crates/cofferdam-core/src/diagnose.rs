@@ -11,6 +11,9 @@
 //! 3. Where it can be looked at, the host must have what the command lacked.
 //! 4. At most three findings are told, the most specific first.
 //!
+//! A command that ended well has not failed, but when it changed nothing either, a
+//! few of the patterns count: an agent whose every step failed says that it is done.
+//!
 //! Only words come of it: neither state nor exit code depend on a diagnosis. And
 //! the words that it is made from are the command's, who may have its own reasons
 //! to print them.
@@ -67,6 +70,8 @@ pub(crate) enum Role {
 struct Failure<'a> {
     role: Role,
     level: Level,
+    /// Whether it ended well, and changed nothing.
+    idle: bool,
     network: Network,
     wall: Wall,
     read_only: bool,
@@ -134,7 +139,7 @@ impl Where {
 }
 
 /// What the failure of a command in `context` leaves to be said; nothing when it
-/// did not fail by itself.
+/// did not fail by itself. One that ended well and changed nothing counts as well.
 pub(crate) fn failure(
     job: &Job<'_>,
     context: &Context,
@@ -143,9 +148,12 @@ pub(crate) fn failure(
     ended: Ended,
 ) -> Vec<Diagnosis> {
     let command = &plan.spec.command;
+    let idle = matches!(ended, Ended::Exited { code: Some(0), .. });
+    if idle && !(role == Role::Command && context.is_untouched()) {
+        return Vec::new();
+    }
     let missing = match ended {
-        Ended::Exited { code: Some(0), .. }
-        | Ended::TimedOut
+        Ended::TimedOut
         | Ended::Interrupted
         | Ended::OutOfMemory
         | Ended::OutOfDisk
@@ -169,6 +177,7 @@ pub(crate) fn failure(
             View::Host => Network::Open,
         },
         writable: &plan.spec.writable,
+        idle,
         wall: plan.spec.wall,
         read_only: context.read_only,
         env: &command.env,
@@ -235,7 +244,8 @@ fn diagnose(failure: &Failure<'_>, lines: &[Line], host: &dyn Host) -> Vec<Diagn
         if told.len() == MOST {
             break;
         }
-        if told.iter().any(|known| known.id == pattern.id) || pattern.level != failure.level {
+        let counts = pattern.level == failure.level && (pattern.idle || !failure.idle);
+        if !counts || told.iter().any(|known| known.id == pattern.id) {
             continue;
         }
         let Some((at, found)) = pattern.look(failure, &left, host) else { continue };

@@ -37,6 +37,8 @@ pub(super) struct Pattern {
     last: usize,
     #[serde(default)]
     variables: Vec<String>,
+    #[serde(default)]
+    pub(super) idle: bool,
     find: Option<Find>,
     lines: Vec<Form>,
     say: Vec<Say>,

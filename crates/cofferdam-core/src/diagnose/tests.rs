@@ -38,6 +38,7 @@ fn command() -> Failure<'static> {
         role: Role::Command,
         level: Level::Sandbox,
         writable: &[],
+        idle: false,
         network: Network::None,
         wall: Wall::Full,
         read_only: false,
@@ -209,6 +210,7 @@ fn a_name_that_was_not_resolved() {
         "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
         "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('<x>: Failed to establish a new connection: [Errno -3] Temporary failure in name resolution')': /simple/a/\nERROR: Could not find a version that satisfies the requirement a\nERROR: No matching distribution found for a",
         "npm error code ENOTFOUND",
+        "API Error: Can't reach the API server — check your internet or DNS (EAI_AGAIN)",
         "error sending request for url (https://name.example/): client error (Connect): dns error: failed to lookup address information: Temporary failure in name resolution",
     ];
     for outputs in [&named[..], &nameless] {
@@ -232,6 +234,7 @@ fn a_machine_that_was_not_reached() {
         "error: failed to download `left v1.0.0`",
         "Caused by:\n  failed to download from `https://a.example/config.json`",
         "Caused by:\n  download of config.json failed",
+        "API Error: Connection refused — a firewall or proxy may be blocking it (ECONNREFUSED)",
     ];
     all_tell(&command(), &Fake::default(), "network-unreachable", "`--net open`", &outputs);
     all_tell(&check(), &Fake::default(), "network-unreachable", "a check has no", &outputs);
@@ -501,6 +504,13 @@ fn sandboxes_in_the_sandbox() {
     ];
     all_tell(&command(), &Fake::default(), "nested-sandbox", "`--nested`", &outputs);
     none_tells(&Failure { wall: Wall::Nested, ..command() }, &Fake::default(), &outputs);
+    let idle = || Failure { idle: true, ..command() };
+    all_tell(&idle(), &Fake::default(), "nested-sandbox", "sandbox off", &outputs);
+    let others = [
+        "curl: (6) Could not resolve host: name.example",
+        "touch: cannot touch '/usr/x': Read-only file system",
+    ];
+    none_tells(&idle(), &Fake::default(), &others);
 }
 
 #[test]

@@ -179,6 +179,10 @@ fn a_sandbox_in_the_sandbox() {
     let bwrap = saying("bwrap: Creating new namespace failed: Operation not permitted");
     tells(bwrap.run(&[], "./said").expect_code(1), "namespaces", "`--nested`");
     tells_nothing(bwrap.run(&["--nested"], "./said").expect_code(1));
+    // One that says that all is well, and did nothing.
+    let idle = bwrap.run(&["--no-check"], "./said || true");
+    tells(idle.expect_code(0).says("nothing changed"), "namespaces", "`--nested`");
+    tells_nothing(bwrap.run(&["--no-check"], "./said || echo x > a.txt").expect_code(0));
 }
 
 #[test]
