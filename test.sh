@@ -26,6 +26,9 @@ need npm npm
 # Of the system's own Python: others can't be copied into a test's home.
 /usr/bin/python3 -c 'import pytest' 2>/dev/null || get pytest python3-pytest
 
+# Where these can't be had, the tests that run them fail and say so.
+agents=${DAM_TEST_AGENTS:-$(crates/cofferdam/tests/agents.sh)} || agents=
+
 if command -v cargo-nextest >/dev/null; then
     cargo nextest run --workspace --no-fail-fast --retries 1
 else
@@ -63,6 +66,9 @@ cp -rL "${npm%/bin/npm-cli.js}" "$place/node/lib/node_modules/npm"
 if command -v pyenv >/dev/null; then
     cp -r "$(pyenv root)"/bin "$(pyenv root)"/libexec "$(pyenv root)"/pyenv.d "$place/pyenv/"
 fi
+# As links, where that is possible: they are large, and nobody writes them.
+[ -z "$agents" ] || cp -al "$agents" "$place/agents" 2>/dev/null ||
+    { rm -rf "$place/agents" && cp -a "$agents" "$place/agents"; }
 chown -R "$user" "$place/tmp"
 
 run() {
@@ -72,6 +78,7 @@ run() {
         DAM_TEST_BINARY="$place/dam" DAM_TEST_SOURCE="$place" \
         DAM_TEST_RUST="$place/rust" DAM_TEST_REGISTRY="$place/registry" \
         DAM_TEST_NODE="$place/node" DAM_TEST_PYENV="$place/pyenv" \
+        DAM_TEST_AGENTS="$place/agents" \
         "$program" --quiet)
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the binary: wiring, output, exit codes, and the promises that only
 //! show from outside.
 
+mod agents;
 mod attempts;
 mod bed;
 mod cli;
