@@ -32,6 +32,7 @@ use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::boundary;
 use crate::context::Context;
 use crate::job::Job;
 use crate::log::{LogLine, Stream, read_tail};
@@ -149,7 +150,9 @@ pub(crate) fn failure(
 ) -> Vec<Diagnosis> {
     let command = &plan.spec.command;
     let idle = matches!(ended, Ended::Exited { code: Some(0), .. });
-    if idle && !(role == Role::Command && context.is_untouched()) {
+    if idle
+        && !(role == Role::Command && boundary::of_level(job.request.level).is_untouched(context))
+    {
         return Vec::new();
     }
     let missing = match ended {

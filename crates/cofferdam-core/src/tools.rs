@@ -219,6 +219,17 @@ impl Tools {
         }
     }
 
+    /// Where a task sees what lies at this path of the host's, if it does.
+    #[must_use]
+    pub fn show(&self, path: &Path) -> Option<PathBuf> {
+        if self.hold(path) {
+            return Some(path.to_owned());
+        }
+        let mut below =
+            self.dirs.iter().filter_map(|dir| Some((dir, path.strip_prefix(&dir.source).ok()?)));
+        below.next().map(|(dir, below)| dir.path.join(below))
+    }
+
     /// What the first lines of a run say: `rust (~/.cargo, ~/.rustup)`.
     #[must_use]
     pub fn describe(&self, home: &Path) -> Vec<String> {

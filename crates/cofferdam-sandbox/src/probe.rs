@@ -59,7 +59,7 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
         limits: Limits::default(),
         command: Command {
             argv: ["/bin/sh", "-c", "echo ok > /probe/written"].map(Into::into).to_vec(),
-            env: view::environment(&person, [], |_| false),
+            env: view::environment(&person, [], |_| None),
             cwd: "/probe".into(),
             else_cwd: "/probe".into(),
             umask: 0o022,

@@ -228,13 +228,13 @@ fn etc(person: &Person, network: Network) -> Vec<Mount> {
 }
 
 /// The environment that a task starts with: the allowed part of `host`, its
-/// home, and the entries of PATH that exist inside: `granted` says which others
-/// than those in system directories do.
+/// home, and the entries of PATH that exist inside: `granted` says where others than
+/// those in system directories do.
 #[must_use]
 pub fn environment(
     person: &Person,
     host: impl IntoIterator<Item = (OsString, OsString)>,
-    granted: impl Fn(&Path) -> bool,
+    granted: impl Fn(&Path) -> Option<PathBuf>,
 ) -> Vec<(OsString, OsString)> {
     let mut path = OsString::new();
     let mut env: Vec<(OsString, OsString)> = Vec::new();
@@ -275,15 +275,19 @@ pub fn hosts_environment(
 }
 
 /// The entries of a PATH that lie below [`SYSTEM_DIRS`] or are granted and exist,
-/// then the standard ones that it lacks.
-fn path_inside(path: &OsStr, granted: impl Fn(&Path) -> bool) -> OsString {
+/// then the standard ones that it lacks. An entry that is a link from outside, such as
+/// the one that fnm makes for each shell, is where it leads.
+fn path_inside(path: &OsStr, granted: impl Fn(&Path) -> Option<PathBuf>) -> OsString {
+    let system = |dir: &Path| SYSTEM_DIRS.iter().any(|system| dir.starts_with(system));
+    let place = |dir: &Path| if system(dir) { Some(dir.to_owned()) } else { granted(dir) };
     let standard = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"];
     let mut dirs: Vec<PathBuf> = Vec::new();
     for dir in std::env::split_paths(path).chain(standard.map(PathBuf::from)) {
-        let inside = SYSTEM_DIRS.iter().any(|system| dir.starts_with(system)) || granted(&dir);
-        if inside && dir.is_dir() && !dirs.contains(&dir) {
-            dirs.push(dir);
+        if !dir.is_absolute() || !dir.is_dir() {
+            continue;
         }
+        let inside = place(&dir).or_else(|| place(&std::fs::canonicalize(&dir).ok()?));
+        dirs.extend(inside.filter(|dir| !dirs.contains(dir)));
     }
     std::env::join_paths(dirs).expect("entries of a PATH hold no colon")
 }
@@ -295,7 +299,7 @@ mod tests {
     #[test]
     fn only_what_is_granted_stays_in_path() {
         let path = OsStr::new("/root:/home/ann/.cargo/bin:/usr/bin:.:/usr/bin:/nowhere");
-        let path = path_inside(path, |dir| dir == Path::new("/home"));
+        let path = path_inside(path, |dir| (dir == Path::new("/home")).then(|| dir.to_owned()));
         let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
         assert_eq!(dirs[0], Path::new("/usr/bin"));
         assert!(!dirs.contains(&PathBuf::from("/home/ann/.cargo/bin")));
@@ -316,7 +320,7 @@ mod tests {
             ("LD_PRELOAD", "/evil.so"),
         ]
         .map(|(key, value)| (OsString::from(key), OsString::from(value)));
-        let env = environment(&person, host, |_| false);
+        let env = environment(&person, host, |_| None);
         let keys: Vec<_> = env.iter().map(|(key, _)| key.to_str().expect("utf-8")).collect();
         assert_eq!(keys, ["HOME", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "USER"]);
     }

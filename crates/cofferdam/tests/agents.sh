@@ -22,7 +22,7 @@ prefix=$new/versions/node/$node
 # Without the packages' own scripts: that of Claude Code links its program to the
 # place that the command is a link to, and nothing else.
 npm install --global --prefix "$prefix" --cache "$new/cache" --ignore-scripts \
-    --no-audit --no-fund --no-update-notifier --loglevel error --fetch-retries 1 \
+    --no-audit --no-fund --no-update-notifier --loglevel error --fetch-retries 3 \
     "@anthropic-ai/claude-code@$claude" "@openai/codex@$codex" >&2 || {
     echo "agents.sh: the agent programs could not be installed with npm; is its registry reachable?" >&2
     exit 1

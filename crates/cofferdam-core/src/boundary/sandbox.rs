@@ -67,7 +67,7 @@ impl Boundary for Sandbox {
     }
 
     fn environment(&self, place: &Place) -> Vec<(OsString, OsString)> {
-        let granted = |dir: &Path| place.tools.hold(dir);
+        let granted = |dir: &Path| place.tools.show(dir);
         let mut variables = view::environment(&place.person, std::env::vars_os(), granted);
         variables.extend(place.tools.env.iter().cloned());
         // Wherever the git inside would look for it: there is one.

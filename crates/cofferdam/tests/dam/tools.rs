@@ -100,6 +100,24 @@ fn a_tool_home_behind_a_link_in_a_system_directory() {
 }
 
 #[test]
+fn an_entry_of_path_that_is_a_link_leads_to_the_tool_home() {
+    let mut world = World::new();
+    let versions = world.home().join(".local/share/fnm/node-versions");
+    world.script("../home/.local/share/fnm/node-versions/v1/installation/bin/agent", "echo \"$0\"");
+    world.script("../apart/bin/elsewhere", "true");
+    // A link for each shell, as fnm makes it, and one that leads to no tool home.
+    world.sh("mkdir ../run; ln -s ~/.local/share/fnm/node-versions/v1/installation ../run/shell");
+    world.sh("ln -s ../apart ../run/other");
+    let run = world.dir().join("run");
+    world.prefer(&format!("{0}/shell/bin:{0}/other/bin", run.display()));
+    let done = world.run(&["--no-check"], "agent; ! elsewhere; echo \"$PATH\"");
+    let bin = versions.join("v1/installation/bin");
+    let found = format!("{}/agent\n{}:", bin.display(), bin.display());
+    assert!(done.expect_code(0).stdout.starts_with(&found), "{}", done.stdout);
+    world.dam(["doctor", "--", "agent"]).expect_code(0);
+}
+
+#[test]
 fn locks_on_a_tool_home_are_the_tasks_own() {
     let world = World::new();
     for file in [".cargo/.package-cache", ".npm/_lock", ".m2/repository/lock"] {
