@@ -233,6 +233,8 @@ pub struct What<'a> {
     pub wall: Wall,
     /// What pid 1 has to see to.
     pub limits: Limits,
+    /// Whether what it prints to is a terminal.
+    pub terminal: bool,
 }
 
 /// Where a context keeps what it wrote into a tool home: the same place whatever

@@ -58,6 +58,8 @@ pub struct Facts {
     pub inputs: Vec<InputReport>,
     /// How often the command was started.
     pub attempt: u32,
+    /// How often a person was in its context.
+    pub entered: u32,
     /// How each attempt but the last ended.
     pub attempts: Vec<String>,
     /// The command's exit code.

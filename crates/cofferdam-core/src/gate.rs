@@ -111,7 +111,7 @@ fn judge_one(
     for check in checks {
         // Its place in the receipt: when all run a second time, they go on counting.
         let number = job.facts.checks.len();
-        let key = verdict_key(run_on, &said, check, environment);
+        let key = verdict_key(run_on, &said, check, environment, job.facts.entered);
         let mut report = match job.dam.ledger.verdict(&key)? {
             Some(row) if row.outcome.passed() => cached(check, &row, key),
             _ => match run_check(job, run_on, On::Candidate, check, number, key)? {
@@ -191,7 +191,7 @@ fn fails_on_the_tip(
 ) -> Result<Option<bool>, Error> {
     let tree = merge::tree_of(&job.store, tip)?;
     let tip = Candidate { tip: tip.clone(), commit: tip.clone(), tree };
-    let key = verdict_key(&tip, &[], check, environment);
+    let key = verdict_key(&tip, &[], check, environment, 0);
     let outcome = match job.dam.ledger.verdict(&key)? {
         Some(row) => row.outcome,
         None => match run_check(job, &tip, On::Tip, check, number, key)? {
@@ -246,7 +246,7 @@ fn run_once(
 ) -> Result<Option<Outcome>, Error> {
     // Both go on while layer and context are made.
     let boundary = boundary::of_level(job.request.level);
-    let starter = boundary.start()?;
+    let starter = boundary.start(None)?;
     let name = format!("{}-check", job.id);
     let (most, required) = (&job.request.limits, &job.request.require);
     let limits = limits::apply(&starter, &job.dir, &name, most, required)?;
@@ -302,6 +302,7 @@ fn run_once(
         network: boundary.network(Network::None),
         wall: job.request.wall,
         limits: limits.rest,
+        terminal: false,
     };
     let spec = boundary.spec(&context, &job.place, what, &told)?;
     let log = match run_on {
@@ -320,6 +321,7 @@ fn run_once(
         output,
         limits: &limits,
         end_processes: &|| boundary.end_processes(&task_dir, id.as_str()),
+        terminal: None,
     };
     let run = supervise::run(starter, &plan, &job.control, None)
         .map_err(|error| job.place.tools.blame(error))?;
@@ -376,15 +378,23 @@ fn tail(log: &std::path::Path) -> Result<String, Error> {
 
 /// The hash under which a verdict is found: of all that a check can see. HEAD is
 /// the candidate's commit, so what that says counts (its time aside), and so does
-/// the tip it lies on.
-fn verdict_key(candidate: &Candidate, said: &[String], check: &Check, environment: &str) -> String {
+/// the tip it lies on. A person in the context voids what was said before, whatever
+/// they did there.
+fn verdict_key(
+    candidate: &Candidate,
+    said: &[String],
+    check: &Check,
+    environment: &str,
+    entered: u32,
+) -> String {
     let parts = serde_json::json!({
-        "version": 2,
+        "version": 3,
         "tree": candidate.tree,
         "tip": candidate.tip,
         "commit": said,
         "check": check,
         "environment": environment,
+        "entered": entered,
     });
     hex(Sha256::digest(parts.to_string()).as_slice())
 }

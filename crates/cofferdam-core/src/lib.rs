@@ -10,6 +10,7 @@
 //! - [`harvest`] is both halves of reading a result.
 //! - [`gate`] decides, [`target`] is the seam to what is changed, [`land`] is
 //!   the landing from candidate to publication.
+//! - [`enter`] lets a person into a context.
 //! - [`diagnose`] says why a command failed, as far as the isolation is the cause.
 //! - [`reconcile`] picks up what a dead supervisor left; [`settle`] deletes.
 //! - [`control`] is how a person ends a run, [`report`] how they hear of it.
@@ -23,6 +24,7 @@ pub mod context;
 pub mod control;
 pub mod diagnose;
 pub mod disk;
+pub mod enter;
 mod error;
 pub mod facts;
 pub mod gate;

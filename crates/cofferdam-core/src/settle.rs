@@ -40,8 +40,21 @@ pub const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// The parts of a task's directory that are its context.
-const CONTEXT: &[&str] =
-    &["upper", "work", "homes", "home", "tmp", "out", "inputs", "checks", "merge", "ns", "carried"];
+const CONTEXT: &[&str] = &[
+    "upper",
+    "work",
+    "homes",
+    "home",
+    "tmp",
+    "out",
+    "inputs",
+    "checks",
+    "merge",
+    "ns",
+    "carried",
+    "context.json",
+    "feedback",
+];
 
 /// What [`housekeeping`] did.
 #[derive(Debug, Default)]

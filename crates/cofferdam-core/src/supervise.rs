@@ -93,6 +93,20 @@ pub struct Plan<'a> {
     pub(crate) limits: &'a InForce,
     /// Ends what a pid 1 that was killed left running.
     pub(crate) end_processes: &'a dyn Fn() -> Result<(), Error>,
+    /// Where a person sits at it.
+    pub(crate) terminal: Option<&'a dyn Terminal>,
+}
+
+/// A person's terminal, in between them and a command that has one of its own.
+pub trait Terminal: Sync {
+    /// The end that is the command's; given once.
+    ///
+    /// # Errors
+    /// When it was given already.
+    fn other_end(&self) -> std::io::Result<std::os::fd::OwnedFd>;
+
+    /// Carries what is typed and what is printed, until nobody has the other end.
+    fn converse(&self);
 }
 
 /// Runs a command to its end behind the boundary that `starter` builds.
@@ -105,7 +119,8 @@ pub fn run(
     control: &Control,
     reporter: Option<&dyn Reporter>,
 ) -> Result<Run, Error> {
-    let Plan { spec, context: context_dir, log, timeout, output, limits, end_processes } = *plan;
+    let Plan { spec, context: context_dir, log, timeout, output, limits, end_processes, terminal } =
+        *plan;
     let log = Mutex::new(LogWriter::create(log, output)?);
     let mut running = starter.build(spec).map_err(Error::Isolation)?;
     cofferdam_failpoint::hit("run:spawned").at("name pid 1 in", context_dir)?;
@@ -146,6 +161,9 @@ pub fn run(
                 let ended = disk::watch(context_dir, ids, most, &disk_is_over, &remote);
                 exceeded.store(ended, Ordering::Release);
             });
+        }
+        if let Some(terminal) = terminal {
+            scope.spawn(|| terminal.converse());
         }
         if let Some(pipe) = stdout {
             scope.spawn(|| pump(pipe, Stream::Out, &log, reporter));

@@ -11,6 +11,7 @@
 //! more. Whatever goes wrong on the way ends the task in a state that says so,
 //! with its work still there.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Mutex;
@@ -71,14 +72,17 @@ pub fn run(
 /// The arrows.
 fn line(job: &mut Job<'_>, refs: Started) -> Result<(), Error> {
     // It starts while the context is written.
-    let started = start(job)?;
+    let started = start(job, None)?;
     let context = prepare(job, refs)?;
     attempts(job, &context, started, None)
 }
 
 /// Starts the process that will be the task, within its limits.
-fn start(job: &mut Job<'_>) -> Result<(Starter, InForce), Error> {
-    let starter = boundary::of_level(job.request.level).start()?;
+pub(crate) fn start(
+    job: &mut Job<'_>,
+    terminal: Option<OwnedFd>,
+) -> Result<(Starter, InForce), Error> {
+    let starter = boundary::of_level(job.request.level).start(terminal)?;
     let (limits, required) = (&job.request.limits, &job.request.require);
     let limits = limits::apply(&starter, &job.dir, job.id.as_str(), limits, required)?;
     if let Some(isolation) = &mut job.facts.isolation {
@@ -112,7 +116,7 @@ fn attempts(
         if !again_helps || job.facts.attempt >= last || job.interrupted() {
             return Ok(());
         }
-        (starter, limits) = start(job)?;
+        (starter, limits) = start(job, None)?;
         feedback = Some(again(job, context)?);
     }
 }
@@ -181,7 +185,7 @@ pub fn retry(
     let Some(context) = job.context()? else {
         return Err(refuse(&task, "nothing of its context is left"));
     };
-    let started = start(&mut job)?;
+    let started = start(&mut job, None)?;
     let feedback = again(&mut job, &context)?;
     let done = attempts(&mut job, &context, started, Some(feedback));
     finish(job, done)
@@ -238,7 +242,7 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
 
 /// Records an error. A change set that was harvested is not lost by it: it waits
 /// for another try. A context in which nothing has run goes at once.
-fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
+pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
     // An open publication is for recovery to judge: the target may have changed,
     // and then there is only the way on.
     let publication = job.dam.ledger.publication_of(&job.id)?;
@@ -246,8 +250,9 @@ fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
     if undecided || !job.state.is_live() {
         return Ok(());
     }
-    // Of a second attempt the context has what the first one left.
+    // Later the context has what an earlier attempt or a person left.
     let nothing_ran = job.facts.attempts.is_empty()
+        && job.facts.entered == 0
         && (matches!(job.state, State::Queued | State::Preparing)
             || (job.state == State::Running
                 && matches!(error, Error::Isolation(_) | Error::ToolHome { .. })));
@@ -424,27 +429,7 @@ fn run_command(
     let cwd = job.facts.cwd.as_deref().filter(|cwd| cwd_exists(job, cwd));
     let cwd = cwd.unwrap_or(&job.place.top).to_owned();
     let boundary = boundary::of_level(job.request.level);
-    let told = Told {
-        task: job.id.to_string(),
-        attempt: job.facts.attempt,
-        feedback,
-        context: serde_json::json!({
-            "version": 1,
-            "task": job.id,
-            "name": job.name,
-            "role": "task",
-            "base": job.facts.base,
-            "target": job.target().to_string(),
-            "level": job.request.level,
-            "top": boundary.top(context, &job.place),
-            "network": job.request.network,
-            "wall": job.request.wall,
-            "read_only": job.request.read_only,
-            "carried": job.request.carry,
-            "inputs": job.facts.inputs.iter().map(|input| &input.dest).collect::<Vec<_>>(),
-            "timeout_s": job.request.timeout.map(|timeout| timeout.as_secs()),
-        }),
-    };
+    let told = told(job, context, "task", feedback);
     let what = What {
         command: job.request.argv.clone(),
         cwd: &cwd,
@@ -452,6 +437,7 @@ fn run_command(
         network: job.request.network,
         wall: job.request.wall,
         limits: limits.rest,
+        terminal: false,
     };
     let spec = boundary.spec(context, &job.place, what, &told)?;
     job.advance(State::Running, None)?;
@@ -467,6 +453,7 @@ fn run_command(
         output,
         limits,
         end_processes: &|| boundary.end_processes(&dir, id.as_str()),
+        terminal: None,
     };
     let pin = Mutex::new(job.pin.take());
     let run = beside_a_look(job, &pin, || {
@@ -528,6 +515,36 @@ fn run_command(
     }
 }
 
+/// What a command in the task's own context is told.
+pub(crate) fn told(
+    job: &Job<'_>,
+    context: &Context,
+    role: &str,
+    feedback: Option<Vec<u8>>,
+) -> Told {
+    Told {
+        task: job.id.to_string(),
+        attempt: job.facts.attempt,
+        feedback,
+        context: serde_json::json!({
+            "version": 1,
+            "task": job.id,
+            "name": job.name,
+            "role": role,
+            "base": job.facts.base,
+            "target": job.target().to_string(),
+            "level": job.request.level,
+            "top": boundary::of_level(job.request.level).top(context, &job.place),
+            "network": job.request.network,
+            "wall": job.request.wall,
+            "read_only": job.request.read_only,
+            "carried": job.request.carry,
+            "inputs": job.facts.inputs.iter().map(|input| &input.dest).collect::<Vec<_>>(),
+            "timeout_s": job.request.timeout.map(|timeout| timeout.as_secs()),
+        }),
+    }
+}
+
 /// Whether the caller's directory exists in the base.
 fn cwd_exists(job: &Job<'_>, cwd: &Path) -> bool {
     let Ok(below) = cwd.strip_prefix(&job.place.top) else { return false };
@@ -580,7 +597,7 @@ fn take_out(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
 
 /// The commit message: asked for, said by the task, of its last own commit, or
 /// made from name and command; with the trailer that names the task.
-fn message(job: &Job<'_>, context: &Context) -> String {
+pub(crate) fn message(job: &Job<'_>, context: &Context) -> String {
     let text = job
         .request
         .message

@@ -385,13 +385,19 @@ fn confine(spec: &Spec) -> io::Result<()> {
     rustix::process::chdir(&spec.command.cwd)
         .or_else(|_| rustix::process::chdir(&spec.command.else_cwd))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(spec.command.umask));
-    // The one that pid 1 was started with lies on a mount of the host.
-    let nothing = rustix::fs::open(
-        "/dev/null",
-        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )?;
-    rustix::stdio::dup2_stdin(&nothing)?;
+    if spec.command.terminal {
+        let terminal = rustix::stdio::stdout();
+        rustix::process::ioctl_tiocsctty(terminal)?;
+        rustix::stdio::dup2_stdin(terminal)?;
+    } else {
+        // The one that pid 1 was started with lies on a mount of the host.
+        let nothing = rustix::fs::open(
+            "/dev/null",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        rustix::stdio::dup2_stdin(&nothing)?;
+    }
     // SAFETY: closes nothing now; at exec every descriptor but the three
     // standard ones goes, whoever opened it.
     let marked =

@@ -63,6 +63,7 @@ pub fn run(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> {
             cwd: "/probe".into(),
             else_cwd: "/probe".into(),
             umask: 0o022,
+            terminal: false,
         },
     };
     run_program(&spec)?;
@@ -100,6 +101,7 @@ pub fn run_in_hosts_view(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> 
             cwd: own.clone(),
             else_cwd: own,
             umask: 0o022,
+            terminal: false,
         },
     };
     run_program(&spec)?;
@@ -107,7 +109,7 @@ pub fn run_in_hosts_view(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> 
 }
 
 fn run_program(spec: &Spec) -> Result<(), SandboxError> {
-    let mut running = Starter::start()?.build(spec)?;
+    let mut running = Starter::start(None)?.build(spec)?;
     loop {
         match running.next_event()? {
             Event::Ready => running.go().map_err(|source| SandboxError::Supervisor {

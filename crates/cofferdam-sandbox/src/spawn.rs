@@ -69,11 +69,21 @@ pub struct Starter {
 
 impl Starter {
     /// Starts it. The calling thread must live as long as the task: its end ends
-    /// the task.
+    /// the task. What the command prints goes to `terminal`, when there is one, whose
+    /// other end is the caller's; else it is in [`Running::stdout`] and
+    /// [`Running::stderr`].
     ///
     /// # Errors
     /// [`SandboxError::Supervisor`].
-    pub fn start() -> Result<Starter, SandboxError> {
+    pub fn start(terminal: Option<OwnedFd>) -> Result<Starter, SandboxError> {
+        let (out, err) = match terminal {
+            None => (Stdio::piped(), Stdio::piped()),
+            Some(terminal) => {
+                let second =
+                    terminal.try_clone().map_err(|error| ours("hold a terminal", error))?;
+                (Stdio::from(terminal), Stdio::from(second))
+            }
+        };
         let (socket, theirs) = UnixStream::pair().map_err(|error| ours("make a socket", error))?;
         let first = std::process::Command::new("/proc/self/exe")
             .arg0("dam-init")
@@ -84,8 +94,8 @@ impl Starter {
             // One descriptor, in the place of a standard one: with no more to be
             // arranged, no copy of our memory has to be made for the child.
             .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(out)
+            .stderr(err)
             .spawn()
             .map_err(|error| ours("start the sandbox process", error))?;
         Ok(Starter { first, socket: Some(socket) })

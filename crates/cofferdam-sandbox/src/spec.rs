@@ -173,4 +173,7 @@ pub struct Command {
     pub else_cwd: PathBuf,
     /// File mode creation mask.
     pub umask: u32,
+    /// What it prints to is a terminal, which it gets as its controlling one and as
+    /// its input. Else its input is empty.
+    pub terminal: bool,
 }

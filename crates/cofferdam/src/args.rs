@@ -73,6 +73,8 @@ pub enum Command {
     Diff(Diff),
     /// Show what a task's command printed.
     Log(Log),
+    /// Go into a task's context, to look around or to mend something.
+    Enter(Enter),
     /// Run the command of a task again in its context, with what it left there.
     Retry(Retry),
     /// Land a task that waits: verify it on the target's tip of now, then publish.
@@ -294,6 +296,19 @@ pub struct Retry {
     /// task had are to be given again unless they are set.
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
+}
+
+/// Go into a task's context.
+#[derive(Debug, ClapArgs)]
+pub struct Enter {
+    /// Name or id of the task.
+    pub name: String,
+    /// Pass on or set an environment variable; those that the task had are not kept.
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    pub env: Vec<OsString>,
+    /// A command, instead of a shell.
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
 }
 
 /// Collect what is no longer needed.

@@ -6,6 +6,7 @@ mod output;
 mod render;
 mod signals;
 mod table;
+mod terminal;
 
 use std::process::ExitCode;
 

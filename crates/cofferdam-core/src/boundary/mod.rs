@@ -9,6 +9,7 @@ mod worktree;
 
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -93,12 +94,12 @@ pub trait Boundary {
     ) -> Result<(), GitError>;
 
     /// Starts the process that will put a command behind the boundary and waits to
-    /// be told which.
+    /// be told which; what that prints goes to `terminal`, when there is one.
     ///
     /// # Errors
     /// [`Error::Isolation`]. There is no weaker second try.
-    fn start(&self) -> Result<Starter, Error> {
-        Starter::start().map_err(Error::Isolation)
+    fn start(&self, terminal: Option<OwnedFd>) -> Result<Starter, Error> {
+        Starter::start(terminal).map_err(Error::Isolation)
     }
 
     /// The whole specification of a command in a context.

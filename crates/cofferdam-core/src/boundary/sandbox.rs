@@ -108,7 +108,7 @@ impl Boundary for Sandbox {
         what: What<'_>,
         told: &Told,
     ) -> Result<Spec, Error> {
-        let What { command, cwd, env, network, wall, limits } = what;
+        let What { command, cwd, env, network, wall, limits, terminal } = what;
         let person = &place.person;
         let mut mounts = view::system(person, network);
         for hidden in &place.hidden {
@@ -199,6 +199,7 @@ impl Boundary for Sandbox {
                 cwd: cwd.into(),
                 else_cwd: place.top.clone(),
                 umask: 0o022,
+                terminal,
             },
         })
     }

@@ -128,7 +128,7 @@ impl Boundary for Worktree {
         what: What<'_>,
         told: &Told,
     ) -> Result<Spec, Error> {
-        let What { command, cwd, env, network: _, wall, limits } = what;
+        let What { command, cwd, env, network: _, wall, limits, terminal } = what;
         let dir = &context.dir;
         let put = |name: &str, content: &[u8]| {
             let path = dir.join(name);
@@ -157,6 +157,7 @@ impl Boundary for Worktree {
                 cwd,
                 else_cwd: top,
                 umask: 0o022,
+                terminal,
             },
         })
     }

@@ -2,6 +2,7 @@
 
 mod demo;
 mod doctor;
+mod enter;
 mod gc;
 mod land;
 mod list;
@@ -30,6 +31,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Show(name) => show::show(&name.name, format),
         Command::Diff(diff) => show::diff(&diff),
         Command::Log(log) => log::log(&log),
+        Command::Enter(enter) => enter::enter(enter, format),
         Command::Retry(retry) => retry::retry(retry, format),
         Command::Land(land) => land::land(land, format),
         Command::Drop(names) => stop::drop(&names.names, format),

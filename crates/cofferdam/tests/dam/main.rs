@@ -10,6 +10,7 @@ mod config;
 mod crash;
 mod diagnosis;
 mod docs;
+mod enter;
 mod follow;
 mod harvest;
 mod inputs;

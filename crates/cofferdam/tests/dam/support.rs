@@ -129,7 +129,8 @@ impl World {
         std::fs::set_permissions(self.path(path), mode).expect("chmod");
     }
 
-    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    /// A program in the repository, with nothing of the caller's environment.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
             .current_dir(&self.repo)

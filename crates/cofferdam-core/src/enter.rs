@@ -1,0 +1,150 @@
+//! A person in a task's context.
+//!
+//! They find what the task left, with its network and its limits, and what they change
+//! is part of the change set. So what checks said before is void, whatever they did,
+//! and a task whose change set is another one afterwards waits for `dam land`. One that
+//! was looked at and no more is in the state it was in; one that was ready waits to be
+//! verified anew.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use cofferdam_ledger::{Durability, State};
+
+use crate::context::{Context, What};
+use crate::control::Control;
+use crate::facts::Facts;
+use crate::job::{Job, reopen};
+use crate::receipt::Receipt;
+use crate::report::Reporter;
+use crate::supervise::{self, Ended, Plan, Terminal};
+use crate::task::{end_with, message, start, told};
+use crate::{Dam, Error, boundary, harvest, settle};
+
+/// What a person does in a context.
+pub struct Visit<'a> {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// Further variables.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where they are, to begin there when it is in the repository.
+    pub cwd: &'a Path,
+    /// The terminal that they sit at, if they do.
+    pub terminal: Option<&'a dyn Terminal>,
+}
+
+/// Runs a command in the context of a task that has come to an end. Gives how it ended,
+/// and the task.
+///
+/// # Errors
+/// [`Error::WrongState`] when there is no context to enter, [`Error::Live`].
+pub fn enter(
+    dam: &mut Dam,
+    name: &str,
+    visit: Visit<'_>,
+    control: Control,
+    reporter: &dyn Reporter,
+) -> Result<(Ended, Receipt), Error> {
+    settle::housekeeping(dam)?;
+    let task = dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))?;
+    let refuse = |why: &str| Error::WrongState {
+        name: task.name.to_string(),
+        state: task.state,
+        why: why.into(),
+    };
+    if task.settled {
+        return Err(refuse("its context is gone"));
+    }
+    if task.state.is_live() {
+        return Err(Error::Live(task.name.to_string()));
+    }
+    if !task.state.may_become(State::Running) {
+        return Err(refuse("nothing that would be done in it could land"));
+    }
+    let mut job = reopen(dam, task.clone(), control, reporter)?;
+    let Some(context) = job.context()? else {
+        return Err(refuse("nothing of its context is left"));
+    };
+    if job.facts.change.is_none() {
+        // To be compared with. What can't be read now can't be read then.
+        let _ = settle::harvest_again(&mut job);
+    }
+    let before = (task.state, task.reason.unwrap_or_default(), job.facts.clone());
+    let done = visited(&mut job, &context, visit, before);
+    let ended = match done {
+        Ok(ended) => ended,
+        Err(error) => {
+            // The first error is the one to be told.
+            let _ = end_with(&mut job, &error);
+            return Err(error);
+        }
+    };
+    let task = job.write_receipt()?;
+    Ok((ended, Receipt::of(&task)?))
+}
+
+fn visited(
+    job: &mut Job<'_>,
+    context: &Context,
+    visit: Visit<'_>,
+    (state, reason, facts): (State, String, Facts),
+) -> Result<Ended, Error> {
+    context.renew(job.dam, &job.place.tools)?;
+    let (starter, limits) = {
+        let end = visit.terminal.map(|terminal| terminal.other_end()).transpose();
+        let end = end.map_err(|error| Error::Internal(format!("no terminal: {error}")))?;
+        start(job, end)?
+    };
+    job.facts.entered += 1;
+    job.facts.forget_attempt();
+    job.dam.ledger.note(&job.id, Facts::forgotten(), Durability::Normal)?;
+    job.advance(State::Running, None)?;
+    let cwd = std::fs::canonicalize(visit.cwd).unwrap_or_else(|_| visit.cwd.to_owned());
+    let what = What {
+        command: visit.command,
+        cwd: if cwd.starts_with(&job.place.top) { &cwd } else { &job.place.top },
+        env: &visit.env,
+        network: job.request.network,
+        wall: job.request.wall,
+        limits: limits.rest,
+        terminal: visit.terminal.is_some(),
+    };
+    let boundary = boundary::of_level(job.request.level);
+    let told = told(job, context, "person", None);
+    let spec = boundary.spec(context, &job.place, what, &told)?;
+    let plan = Plan {
+        spec: &spec,
+        context: &context.dir,
+        log: &job.dir.path().join("enter.log"),
+        timeout: None,
+        output: job.request.output.unwrap_or(supervise::LOG_CAP),
+        limits: &limits,
+        end_processes: &|| boundary.end_processes(&job.dir, job.id.as_str()),
+        terminal: visit.terminal,
+    };
+    let run = supervise::run(starter, &plan, &job.control, Some(job.reporter))
+        .map_err(|error| job.place.tools.blame(error))?;
+    job.advance(State::Harvesting, None)?;
+    job.facts.message = facts.message.clone().or_else(|| Some(message(job, context)));
+    let change = match job.request.read_only {
+        true => None,
+        false => {
+            let text = job.commit_text()?;
+            harvest::take(job, context, &text)?
+        }
+    };
+    let as_before = change.as_ref().map(|change| &change.tree) == facts.change_tree.as_ref();
+    if as_before && state != State::Ready {
+        job.facts = Facts { entered: job.facts.entered, ..facts };
+        job.end(state, &reason)?;
+        return Ok(run.ended);
+    }
+    match change {
+        None => job.end(State::Empty, "nothing is changed any more since somebody was in it")?,
+        Some(change) => {
+            job.facts.set_change(change);
+            job.end(State::Ready, "somebody was in its context: it has to be verified anew")?;
+        }
+    }
+    Ok(run.ended)
+}
