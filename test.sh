@@ -23,6 +23,8 @@ need strace strace
 need python3 python3
 need node nodejs
 need npm npm
+# In /usr/sbin, which an ordinary user's PATH need not have.
+PATH="$PATH:/usr/sbin:/sbin" need apparmor_parser apparmor
 # Of the system's own Python: others can't be copied into a test's home.
 /usr/bin/python3 -c 'import pytest' 2>/dev/null || get pytest python3-pytest
 

@@ -8,6 +8,7 @@ use cofferdam_sandbox::SandboxError;
 use cofferdam_sandbox::limits::Rung;
 use cofferdam_tree::LockError;
 
+use crate::apparmor;
 use crate::request::Level;
 
 /// What the process ends with. Stable: scripts and schedulers rely on it.
@@ -152,6 +153,14 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
+    /// AppArmor's parser refused something.
+    #[error("`{command}` failed: {said}")]
+    AppArmor {
+        /// How it was called.
+        command: String,
+        /// What it said.
+        said: String,
+    },
     /// A record or answer of ours that makes no sense.
     #[error("{0}")]
     Internal(String),
@@ -186,6 +195,7 @@ impl Error {
             | Error::StateDir { .. }
             | Error::LevelNotAvailable { .. }
             | Error::NoLandlock
+            | Error::AppArmor { .. }
             | Error::ToolHome { .. }
             | Error::LimitNotEnforced { .. } => ExitCode::Isolation,
             _ => ExitCode::Internal,
@@ -198,7 +208,7 @@ impl Error {
         match self {
             Error::Usage { hint, .. } => hint.clone(),
             Error::NoSuchTask(_) => Some("`dam list` shows the tasks there are".into()),
-            Error::Isolation(error) => isolation_hint(error),
+            Error::Isolation(error) => isolation_hint(error, apparmor::is_missing("/".as_ref())),
             Error::LevelNotAvailable { .. } => {
                 Some("leave `--level` out: `sandbox` runs it as another user".into())
             }
@@ -231,7 +241,7 @@ impl Error {
     }
 }
 
-fn isolation_hint(error: &SandboxError) -> Option<String> {
+fn isolation_hint(error: &SandboxError, profile_is_missing: bool) -> Option<String> {
     let SandboxError::Setup { step, errno, .. } = error else { return None };
     let denied = matches!(
         rustix::io::Errno::from_raw_os_error(*errno),
@@ -243,13 +253,23 @@ fn isolation_hint(error: &SandboxError) -> Option<String> {
     if !denied {
         return None;
     }
+    // Which step is refused depends on the version: some let the namespace be made, and
+    // take its rights away.
+    if profile_is_missing {
+        let binary = std::env::current_exe().unwrap_or_else(|_| "dam".into());
+        return Some(format!(
+            "AppArmor restricts user namespaces here: `{}` writes and loads a profile that lets \
+             this program have them",
+            apparmor::call(&binary)
+        ));
+    }
     let text = if step.contains("user namespace")
         || step.contains("user id")
         || step.contains("namespaces")
     {
         "user namespaces are switched off or restricted here: see `user.max_user_namespaces`, \
-         `kernel.unprivileged_userns_clone`, and on Ubuntu 23.10 or newer \
-         `kernel.apparmor_restrict_unprivileged_userns`; in a container, its security profile"
+         `kernel.unprivileged_userns_clone` and, with AppArmor, `dam setup`; in a container, its \
+         security profile"
     } else if step.contains("mount a new") {
         "the `/proc` here has something mounted on it, as containers do: start the container \
          with `--security-opt systempaths=unconfined`"
@@ -266,5 +286,28 @@ pub(crate) trait IoContext<T> {
 impl<T, E: Into<std::io::Error>> IoContext<T> for Result<T, E> {
     fn at(self, step: &'static str, path: impl Into<PathBuf>) -> Result<T, Error> {
         self.map_err(|source| Error::Io { step, path: path.into(), source: source.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_profile_is_what_the_hint_names() {
+        let refused = |step: &str, errno: rustix::io::Errno| SandboxError::Setup {
+            step: step.into(),
+            path: None,
+            errno: errno.raw_os_error(),
+        };
+        for step in ["create a user namespace", "separate the mounts from the host's"] {
+            let error = refused(step, rustix::io::Errno::ACCESS);
+            let hint = isolation_hint(&error, true).expect("hint");
+            assert!(hint.contains(" setup` writes"), "{hint}");
+            let hint = isolation_hint(&error, false).expect("hint");
+            assert!(!hint.contains(" setup` writes"), "{hint}");
+        }
+        let other = refused("create a user namespace", rustix::io::Errno::NOMEM);
+        assert_eq!(isolation_hint(&other, true), None);
     }
 }

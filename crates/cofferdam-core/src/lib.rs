@@ -11,6 +11,7 @@
 //! - [`gate`] decides, [`target`] is the seam to what is changed, [`land`] is
 //!   the landing from candidate to publication.
 //! - [`enter`] lets a person into a context.
+//! - [`apparmor`] is what an ordinary user's machine can need before all that.
 //! - [`diagnose`] says why a command failed, as far as the isolation is the cause.
 //! - [`reconcile`] picks up what a dead supervisor left; [`settle`] deletes.
 //! - [`control`] is how a person ends a run, [`report`] how they hear of it.
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod admit;
+pub mod apparmor;
 pub mod boundary;
 pub mod config;
 pub mod context;

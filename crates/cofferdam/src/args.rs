@@ -91,6 +91,9 @@ pub enum Command {
     Doctor(Doctor),
     /// Show what this repository asks of the host, and let its tasks have it.
     Trust(Trust),
+    /// Let ordinary users have level `sandbox` where AppArmor restricts user namespaces:
+    /// write and load a profile for this program.
+    Setup(Setup),
     /// Show it all in a throw-away repository: eight tasks in parallel.
     Demo(Demo),
     /// Print the completion script of a shell.
@@ -105,7 +108,7 @@ pub enum Command {
     },
     /// Print the JSON schema of an output.
     Schema {
-        /// `receipt`, `event`, `tasks`, `gc`, `doctor` or `trust`.
+        /// `receipt`, `event`, `tasks`, `gc`, `doctor`, `trust` or `setup`.
         name: String,
     },
 }
@@ -336,6 +339,17 @@ pub struct Doctor {
     /// A command: whether it would find its programs in a context of this repository.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Let ordinary users have level `sandbox`.
+#[derive(Debug, ClapArgs)]
+pub struct Setup {
+    /// Unload and delete the profile that this command wrote.
+    #[arg(long)]
+    pub remove: bool,
+    /// Do it without asking.
+    #[arg(short, long)]
+    pub yes: bool,
 }
 
 /// Show it all.

@@ -48,10 +48,11 @@ pub fn schema(name: &str) -> Result<ExitCode, Error> {
         "gc" => schemars::schema_for!(GcReport),
         "doctor" => schemars::schema_for!(super::doctor::DoctorReport),
         "trust" => schemars::schema_for!(TrustReport),
+        "setup" => schemars::schema_for!(super::setup::SetupReport),
         _ => {
             return Err(Error::Usage {
                 message: format!("there is no schema `{name}`"),
-                hint: Some("there are: receipt, tasks, event, gc, doctor, trust".into()),
+                hint: Some("there are: receipt, tasks, event, gc, doctor, trust, setup".into()),
             });
         }
     };

@@ -10,6 +10,7 @@ mod log;
 mod meta;
 mod retry;
 mod run;
+mod setup;
 mod show;
 mod stop;
 mod trust;
@@ -40,6 +41,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Gc(gc) => gc::gc(&gc, format),
         Command::Doctor(args) => doctor::doctor(&args.command, format),
         Command::Trust(args) => trust::trust(&args, format),
+        Command::Setup(args) => setup::setup(&args, format),
         Command::Demo(demo) => demo::demo(&demo),
         Command::Completion { shell } => meta::completion(shell),
         Command::Man { dir } => meta::man(dir.as_deref()),

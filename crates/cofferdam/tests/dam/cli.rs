@@ -103,7 +103,7 @@ fn events_come_as_lines_of_json() {
 fn schemas_in_the_repository_are_those_of_the_program() {
     let dir = source().join("schemas");
     let world = World::empty();
-    for name in ["receipt", "tasks", "event", "gc", "doctor", "trust"] {
+    for name in ["receipt", "tasks", "event", "gc", "doctor", "trust", "setup"] {
         let schema = world.dam(["schema", name]).stdout;
         let path = dir.join(format!("{name}.json"));
         if std::env::var_os("UPDATE_SCHEMAS").is_some() {
@@ -167,6 +167,37 @@ fn doctor_finds_this_machine_usable() {
     done.expect_code(0);
     let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("json");
     assert_eq!(report["usable"], true, "{report}");
+}
+
+#[test]
+fn setup_says_when_there_is_nothing_to_set_up() {
+    let restricted = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+    let restricted = std::fs::read_to_string(restricted).is_ok_and(|text| text.trim() == "1");
+    let profile = std::path::Path::new("/etc/apparmor.d/dam");
+    assert!(
+        !restricted && !profile.exists(),
+        "these tests are for a machine without the restriction and the profile"
+    );
+    let world = World::empty();
+    for (args, why) in [
+        (&["setup"][..], "AppArmor does not restrict user namespaces here"),
+        (&["setup", "--yes"], "AppArmor does not restrict user namespaces here"),
+        (&["setup", "--remove"], "there is no `/etc/apparmor.d/dam`"),
+    ] {
+        let done = world.dam(args);
+        done.expect_code(0);
+        assert_eq!(done.stdout, format!("{why}\nnothing to be done\n"));
+        let done = world.dam([&["--format", "json"], args].concat());
+        done.expect_code(0);
+        let report: serde_json::Value = serde_json::from_str(&done.stdout).expect("json");
+        assert_eq!(report["action"], "nothing");
+        assert_eq!(report["why"], why);
+        assert_eq!(report["done"], false);
+        assert_eq!(report["path"], "/etc/apparmor.d/dam");
+        assert_eq!(report["error"], serde_json::Value::Null);
+        assert!(report["binary"].as_str().is_some_and(|path| path.ends_with("/dam")), "{report}");
+        assert!(!profile.exists());
+    }
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn commands_and_options_in_the_documents_exist() {
                 // After an assignment of the shell as well.
                 let starts = |at: usize| {
                     at == 0
-                        || matches!(words[at - 1], "setsid" | "do" | "nohup")
+                        || matches!(words[at - 1], "setsid" | "do" | "nohup" | "sudo")
                         || words[at - 1].contains('=')
                 };
                 let calls =
@@ -227,7 +227,8 @@ fn a_wrong_command_or_option_would_be_found() {
     assert_eq!(fault("--format json list --all"), None);
     assert!(fault("run --chekc ./ci -- true").is_some());
     assert!(fault("list --check").is_some());
-    assert!(fault("setup").is_some());
+    assert!(fault("enqueue").is_some());
+    assert!(fault("setup --nonsense").is_some());
     assert!(code("see `dam setup`, or\n    $ dam run -- true").contains(&"dam setup"));
 }
 
