@@ -148,6 +148,9 @@ pub struct Receipt {
     pub attempt: u32,
     /// How each attempt but the last ended.
     pub attempts: Vec<String>,
+    /// How often a person was in its context.
+    #[serde(default)]
+    pub entered: u32,
     /// The command's exit code.
     pub command_exit: Option<i32>,
     /// The signal that ended the command.
@@ -213,6 +216,7 @@ impl Receipt {
             inputs: facts.inputs,
             attempt: facts.attempt,
             attempts: facts.attempts,
+            entered: facts.entered,
             command_exit: facts.exit_code,
             command_signal: facts.signal,
             diagnosis: facts.diagnosis,
