@@ -256,7 +256,7 @@ impl Context {
         stack: LayerStack,
         ids: Ids,
         read_only: bool,
-        tools: &Tools,
+        homes: &[ToolDir],
     ) -> Result<Context, Error> {
         let context = Context { dir, base: dam.contexts_dir(), stack, ids, read_only };
         if !context.dir.is_dir() {
@@ -267,13 +267,13 @@ impl Context {
             std::fs::create_dir(&path).at("make", &path)?;
             context.give(&path)?;
         }
-        context.make_homes(tools)?;
+        context.make_homes(homes)?;
         Ok(context)
     }
 
     /// Makes the directories of those tool homes that have none yet.
-    fn make_homes(&self, tools: &Tools) -> Result<(), Error> {
-        for dir in &tools.dirs {
+    fn make_homes(&self, homes: &[ToolDir]) -> Result<(), Error> {
+        for dir in homes {
             let home = self.dir.join(home_of(dir));
             if home.is_dir() {
                 continue;
@@ -311,7 +311,7 @@ impl Context {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn renew(&self, dam: &Dam, tools: &Tools) -> Result<(), Error> {
+    pub fn renew(&self, dam: &Dam, of_host: &[ToolDir]) -> Result<(), Error> {
         let homes = self.dir.join("homes");
         let homes = std::fs::read_dir(&homes).into_iter().flatten().filter_map(Result::ok);
         for dir in homes.map(|entry| entry.path()).chain([self.dir.clone()]) {
@@ -326,7 +326,7 @@ impl Context {
             self.give(&work)?;
         }
         // The person can have got another toolchain since.
-        self.make_homes(tools)
+        self.make_homes(of_host)
     }
 
     /// Writes the private `.git`.

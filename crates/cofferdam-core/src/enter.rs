@@ -89,7 +89,8 @@ fn visited(
     visit: Visit<'_>,
     (state, reason, facts): (State, String, Facts),
 ) -> Result<Ended, Error> {
-    context.renew(job.dam, &job.place.tools)?;
+    let boundary = boundary::of_level(job.request.level);
+    context.renew(job.dam, boundary.homes(&job.place))?;
     let (starter, limits) = {
         let end = visit.terminal.map(|terminal| terminal.other_end()).transpose();
         let end = end.map_err(|error| Error::Internal(format!("no terminal: {error}")))?;
@@ -109,7 +110,6 @@ fn visited(
         limits: limits.rest,
         terminal: visit.terminal.is_some(),
     };
-    let boundary = boundary::of_level(job.request.level);
     let told = told(job, context, "person", None);
     let spec = boundary.spec(context, &job.place, what, &told)?;
     let plan = Plan {

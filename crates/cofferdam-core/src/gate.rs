@@ -263,7 +263,7 @@ fn run_once(
     if dir.exists() {
         job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &dir)?;
     }
-    let context = Context::create(job.dam, dir, stack, job.ids, false, &job.place.tools)?;
+    let context = Context::create(job.dam, dir, stack, job.ids, false, boundary.homes(&job.place))?;
     boundary.fill(&maker, &context, &mut |_, _| {})?;
     let refs = gitdir::listed_refs(refs)?;
     let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();

@@ -128,7 +128,8 @@ fn again(job: &mut Job<'_>, context: &Context) -> Result<Vec<u8>, Error> {
     let feedback = gate::feedback(job, &why)?;
     let number = job.facts.attempt;
     job.reporter.report(Event::Attempt { number: number + 1, why: why.clone() });
-    context.renew(job.dam, &job.place.tools)?;
+    let homes = boundary::of_level(job.request.level).homes(&job.place);
+    context.renew(job.dam, homes)?;
     let kept = job.dir.path().join(format!("attempt-{number}.log"));
     match std::fs::rename(job.dir.log(), &kept) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -305,7 +306,7 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         stack.clone(),
         job.ids,
         read_only,
-        &job.place.tools,
+        boundary.homes(&job.place),
     )?;
     boundary.fill(&maker, &context, &mut progress)?;
     job.facts.stack = Some(stack);

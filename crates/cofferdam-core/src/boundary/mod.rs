@@ -24,6 +24,7 @@ use crate::error::IoContext;
 use crate::harvest::Helper;
 use crate::receipt::Isolation;
 use crate::request::{Level, Request};
+use crate::tools::ToolDir;
 use crate::{Error, TaskDir};
 
 pub use sandbox::Sandbox;
@@ -62,6 +63,9 @@ pub trait Boundary {
 
     /// The variables that every command behind it starts with.
     fn environment(&self, place: &Place) -> Vec<(OsString, OsString)>;
+
+    /// The host's directories that a context has overlays of its own on.
+    fn homes<'a>(&self, place: &'a Place) -> &'a [ToolDir];
 
     /// Where a command finds the object directories that are borrowed.
     fn object_dirs(&self, place: &Place) -> Vec<PathBuf>;

@@ -22,6 +22,7 @@ use crate::harvest::{self, From};
 use crate::limits::PIDS;
 use crate::receipt::Isolation;
 use crate::request::{Level, Request};
+use crate::tools::ToolDir;
 use crate::{Error, TaskDir};
 
 /// Where a task finds what it has to be told.
@@ -74,6 +75,10 @@ impl Boundary for Sandbox {
         variables.push(("GIT_CONFIG_SYSTEM".into(), GIT_CONFIG.into()));
         variables.sort();
         variables
+    }
+
+    fn homes<'a>(&self, place: &'a Place) -> &'a [ToolDir] {
+        &place.tools.dirs
     }
 
     fn object_dirs(&self, place: &Place) -> Vec<PathBuf> {

@@ -27,6 +27,7 @@ use crate::error::IoContext;
 use crate::harvest::{self, From};
 use crate::receipt::Isolation;
 use crate::request::{Level, Request};
+use crate::tools::ToolDir;
 use crate::{Error, TaskDir};
 
 /// A checkout of its own.
@@ -88,6 +89,10 @@ impl Boundary for Worktree {
         variables.extend(place.tools.env.iter().cloned());
         variables.sort();
         variables
+    }
+
+    fn homes<'a>(&self, _: &'a Place) -> &'a [ToolDir] {
+        &[]
     }
 
     fn object_dirs(&self, place: &Place) -> Vec<PathBuf> {

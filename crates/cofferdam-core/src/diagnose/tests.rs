@@ -231,7 +231,6 @@ fn a_machine_that_was_not_reached() {
         "dial tcp 192.0.2.1:443: connect: network is unreachable",
         "Error: tcp connect error: Network is unreachable (os error 101)",
         "  Cannot initiate the connection to a.example:80 (192.0.2.1). - connect (101: Network is unreachable)",
-        "error: failed to download `left v1.0.0`",
         "Caused by:\n  failed to download from `https://a.example/config.json`",
         "Caused by:\n  download of config.json failed",
         "API Error: Connection refused — a firewall or proxy may be blocking it (ECONNREFUSED)",
@@ -744,4 +743,22 @@ fn what_landlock_keeps_from_being_written_at_level_worktree() {
         assert!(told(&walled(), &host, output).is_empty(), "{output}");
     }
     none_tells(&command(), &host, &["touch: cannot touch '/home/ann/x': Permission denied"]);
+}
+
+#[test]
+fn what_belongs_to_somebody_else_outside() {
+    let outputs = [
+        "mkdir: cannot create directory '/home/ann/.npm/x': Value too large for defined data type",
+        "sh: 1: cannot create /home/ann/.npm/x: Value too large for defined data type",
+        "OSError: [Errno 75] Value too large for defined data type: '/home/ann/.npm/x'",
+        "Error: EOVERFLOW: value too large for defined data type, open '/home/ann/.npm/x'",
+        "mkdir /home/ann/.npm/x: value too large for defined data type",
+    ];
+    all_tell(&command(), &Fake::default(), "foreign-owner", "`/home/ann/.npm/x`", &outputs);
+    let outputs = ["  Value too large for defined data type (os error 75)"];
+    all_tell(&command(), &Fake::default(), "foreign-owner", "a file or directory", &outputs);
+    // cargo's first words say less than its last.
+    let cargo = "error: failed to download `cfg-if v1.0.5`\n\nCaused by:\n  failed to create directory `/home/ann/.cargo/registry/src/x`\n\nCaused by:\n  Value too large for defined data type (os error 75)";
+    let found = told(&command(), &Fake::default(), cargo);
+    assert_eq!(found.iter().map(|found| found.id.as_str()).collect::<Vec<_>>(), ["foreign-owner"]);
 }

@@ -241,3 +241,11 @@ fn what_was_printed_without_a_failure_or_long_before_is_no_cause() {
     tells(world.run(&[], &bytes).expect_code(1), "`/usr/x`", "");
     tells_nothing(world.run(&["--timeout", "1s"], &format!("{cause}; sleep 60")).expect_code(7));
 }
+
+#[test]
+fn files_of_a_tool_home_that_belong_to_somebody_else() {
+    let world =
+        saying("mkdir: cannot create directory '/home/x/y': Value too large for defined data type");
+    let done = world.run(&[], "./said");
+    tells(done.expect_code(1), "belongs to another user or group outside", "chown -R");
+}
