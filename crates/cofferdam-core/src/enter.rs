@@ -18,7 +18,7 @@ use crate::job::{Job, reopen};
 use crate::receipt::Receipt;
 use crate::report::Reporter;
 use crate::supervise::{self, Ended, Plan, Terminal};
-use crate::task::{end_with, message, start, told};
+use crate::task::{end_with, message, start, to_go_on_with, told, wrong_state};
 use crate::{Dam, Error, boundary, harvest, settle};
 
 /// What a person does in a context.
@@ -46,41 +46,46 @@ pub fn enter(
     reporter: &dyn Reporter,
 ) -> Result<(Ended, Receipt), Error> {
     settle::housekeeping(dam)?;
-    let task = dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))?;
-    let refuse = |why: &str| Error::WrongState {
-        name: task.name.to_string(),
-        state: task.state,
-        why: why.into(),
-    };
-    if task.settled {
-        return Err(refuse("its context is gone"));
-    }
-    if task.state.is_live() {
-        return Err(Error::Live(task.name.to_string()));
-    }
-    if !task.state.may_become(State::Running) {
-        return Err(refuse("nothing that would be done in it could land"));
-    }
-    let mut job = reopen(dam, task.clone(), control, reporter)?;
+    let task = to_go_on_with(dam, name)?;
+    let mut job = reopen(dam, task, control, reporter)?;
+    // Below the lock: somebody may have been faster.
+    let task = job.record()?;
     let Some(context) = job.context()? else {
-        return Err(refuse("nothing of its context is left"));
+        return Err(wrong_state(&task, "nothing of its context is left"));
     };
     if job.facts.change.is_none() {
         // To be compared with. What can't be read now can't be read then.
         let _ = settle::harvest_again(&mut job);
     }
     let before = (task.state, task.reason.unwrap_or_default(), job.facts.clone());
-    let done = visited(&mut job, &context, visit, before);
+    let done = visited(&mut job, &context, visit, before.clone());
     let ended = match done {
         Ok(ended) => ended,
         Err(error) => {
             // The first error is the one to be told.
-            let _ = end_with(&mut job, &error);
+            let _ = match error {
+                Error::Isolation(_) | Error::ToolHome { .. } => nobody_was_in(&mut job, before),
+                _ => end_with(&mut job, &error),
+            };
             return Err(error);
         }
     };
     let task = job.write_receipt()?;
     Ok((ended, Receipt::of(&task)?))
+}
+
+/// Nothing has run: the task is what it was.
+fn nobody_was_in(
+    job: &mut Job<'_>,
+    (state, reason, facts): (State, String, Facts),
+) -> Result<(), Error> {
+    if job.state == State::Running {
+        job.facts = facts;
+        job.advance(State::Harvesting, None)?;
+        job.end(state, &reason)?;
+        job.write_receipt()?;
+    }
+    Ok(())
 }
 
 fn visited(

@@ -155,21 +155,7 @@ pub fn retry(
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
     settle::housekeeping(dam)?;
-    let task = dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))?;
-    let refuse = |task: &Task, why: &str| Error::WrongState {
-        name: task.name.to_string(),
-        state: task.state,
-        why: why.into(),
-    };
-    if task.settled {
-        return Err(refuse(&task, "its context is gone"));
-    }
-    if task.state.is_live() {
-        return Err(Error::Live(task.name.to_string()));
-    }
-    if !task.state.may_become(State::Running) {
-        return Err(refuse(&task, "there is nothing to go on with"));
-    }
+    let task = to_go_on_with(dam, name)?;
     let mut job = reopen(dam, task.clone(), control, reporter)?;
     need_identity(&job.config)?;
     request(&mut job.request);
@@ -184,12 +170,31 @@ pub fn retry(
         job.request.env.push((name.into(), value));
     }
     let Some(context) = job.context()? else {
-        return Err(refuse(&task, "nothing of its context is left"));
+        return Err(wrong_state(&task, "nothing of its context is left"));
     };
     let started = start(&mut job, None)?;
     let feedback = again(&mut job, &context)?;
     let done = attempts(&mut job, &context, started, Some(feedback));
     finish(job, done)
+}
+
+/// A task in whose context something can be run again.
+pub(crate) fn to_go_on_with(dam: &Dam, name: &str) -> Result<Task, Error> {
+    let task = dam.ledger.find(name)?.ok_or_else(|| Error::NoSuchTask(name.to_owned()))?;
+    if task.settled {
+        return Err(wrong_state(&task, "its context is gone"));
+    }
+    if task.state.is_live() {
+        return Err(Error::Live(task.name.to_string()));
+    }
+    if !task.state.may_become(State::Running) {
+        return Err(wrong_state(&task, "nothing that is done in it now could land"));
+    }
+    Ok(task)
+}
+
+pub(crate) fn wrong_state(task: &Task, why: &str) -> Error {
+    Error::WrongState { name: task.name.to_string(), state: task.state, why: why.into() }
 }
 
 /// Lands a task that waits for a person.
@@ -209,11 +214,7 @@ pub fn land_again(
         return Receipt::of(&task);
     }
     if task.settled {
-        return Err(Error::WrongState {
-            name: task.name.to_string(),
-            state: task.state,
-            why: "its context is gone, dropped or kept for its time".into(),
-        });
+        return Err(wrong_state(&task, "its context is gone, dropped or kept for its time"));
     }
     let mut job = reopen(dam, task, control, reporter)?;
     request(&mut job.request);

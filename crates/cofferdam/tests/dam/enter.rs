@@ -96,13 +96,29 @@ fn where_there_is_nothing_to_enter_it_says_so() {
     world.run(&["--name", "t", "--no-check"], "echo 2 > a.txt").expect_code(0);
     enter(&world, "true").expect_code(2).says("its context is gone");
     world.run(&["--name", "u", "--no-check", "--keep"], "echo 3 > a.txt").expect_code(0);
-    world.dam(["enter", "u", "--", "true"]).expect_code(2).says("nothing that would be done in it");
+    world.dam(["enter", "u", "--", "true"]).expect_code(2).says("nothing that is done in it now");
     let mut child = start(&world);
     world.dam(["enter", "v", "--", "true"]).expect_code(5).says("task `v` is running");
     world.dam(["stop", "v"]).expect_code(0);
     child.wait().expect("wait");
     world.dam(["enter", "v", "--", "no-such-program"]).expect_code(1);
     assert_eq!(world.state_of("v"), "cancelled");
+}
+
+#[test]
+fn a_person_who_could_not_get_in_has_changed_nothing() {
+    let mut world = World::new();
+    world.write("../home/.cache/pip/x", "1\n");
+    let options = ["--name", "t", "--no-land", "--check", "./ci"];
+    // What the task left lies where a tool home belongs.
+    let script = "echo 2 > a.txt; mv ~/.cache ~/moved; ln -s /tmp ~/.cache";
+    world.prefer(&world.home().join(".local/bin").display().to_string());
+    world.run(&options, script).expect_code(8).says("tools: python (~/.cache/pip)");
+    enter(&world, "true").expect_code(6);
+    assert_eq!(world.state_of("t"), "ready");
+    assert_eq!(world.task("t")["checks"][0]["outcome"], "passed");
+    world.dam(["land", "t"]).expect_code(0);
+    assert_eq!(world.read("a.txt"), "2\n");
 }
 
 fn start(world: &World) -> Child {
