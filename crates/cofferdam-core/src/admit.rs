@@ -19,6 +19,7 @@ use crate::job::{Job, claim};
 use crate::limits::{LANDLOCK, tighter};
 use crate::report::{Event, Reporter};
 use crate::request::{Into, Request};
+use crate::supervise::LOG_CAP;
 use crate::target::TargetRef;
 use crate::{Dam, Error, boundary, land, trust};
 
@@ -89,21 +90,32 @@ pub(crate) fn admit<'a>(
         return Err(Error::usage(message, None));
     }
     request.timeout = request.timeout.or(asked.timeout);
-    request.limits = tighter(request.limits.or(dam.own.limits), asked.limits);
-    request.output = request.output.or(dam.own.output).into_iter().chain(asked.output).min();
+    let boundary = boundary::of_level(request.level);
+    let usual = request.limits.or(dam.own.limits).or(boundary.limits());
+    request.limits = tighter(usual, asked.limits);
+    let usual = request.output.or(dam.own.output).unwrap_or(LOG_CAP);
+    request.output = Some(asked.output.map_or(usual, |output| output.min(usual)));
     let top = found.repo.worktree.as_deref().unwrap_or(&found.repo.common_dir);
     give(&dam.own.asks, &mut request, top, reporter)?;
     if trust::is_trusted(&found.repo, &asked.asks)? {
         give(&asked.asks, &mut request, top, reporter)?;
     } else {
-        let what = asked.asks.lines().join(", ");
+        const SHOWN: usize = 5;
+        let lines = asked.asks.lines();
+        let mut what = lines.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        if lines.len() > SHOWN {
+            what.push_str(&format!(" and {} more", lines.len() - SHOWN));
+        }
+        let into = match &request.into {
+            Into::Named(into) => format!(" --into {into}"),
+            _ => String::new(),
+        };
         let text = format!(
-            "`{FILE}` asks for {what}, which is not given; `dam trust` shows and allows it"
+            "`{FILE}` asks for {what}, which is not given; `dam trust{into}` shows and allows it"
         );
         reporter.report(Event::Warning { text });
     }
-    let boundary = boundary::of_level(request.level);
-    boundary.admit(&mut request)?;
+    boundary.admit(&request)?;
     if request.require.iter().any(|wanted| wanted == LANDLOCK)
         && (landlock_abi() == 0 || request.wall == Wall::Nested)
     {
@@ -124,7 +136,7 @@ pub(crate) fn admit<'a>(
     let cwd = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let cwd = if cwd.starts_with(&place.top) { cwd } else { place.top.clone() };
     for path in &request.carry {
-        check_carried(path)?;
+        check_carried(top, path)?;
     }
     for input in &request.inputs {
         place.check_input(input)?;
@@ -247,19 +259,25 @@ fn default_name(request: &Request, id: &TaskId) -> TaskName {
     TaskName::from_words(&format!("{short}-{}", &id.as_str()[..4]))
 }
 
-fn check_carried(path: &Path) -> Result<(), Error> {
+fn check_carried(top: &Path, path: &Path) -> Result<(), Error> {
     use std::path::Component;
+    let refuse = |why: &str| {
+        Err(Error::usage(format!("`{}` can't be carried: {why}", path.display()), None))
+    };
     let inside = path.components().all(|part| matches!(part, Component::Normal(_)));
-    if !inside || path.as_os_str().is_empty() || path.starts_with(".git") {
-        return Err(Error::usage(
-            format!(
-                "`{}` can't be carried: it is not a path inside the repository",
-                path.display()
-            ),
-            None,
-        ));
+    if !inside || path.as_os_str().is_empty() || path.components().any(is_git_dir) {
+        return refuse("it is not a path inside the repository");
+    }
+    let mut above = path.ancestors().skip(1).map(|dir| top.join(dir));
+    if above.any(|dir| dir.symlink_metadata().is_ok_and(|meta| !meta.is_dir())) {
+        return refuse("a link leads there");
     }
     Ok(())
+}
+
+/// Whether this is what git has for itself.
+pub(crate) fn is_git_dir(part: std::path::Component<'_>) -> bool {
+    part.as_os_str().eq_ignore_ascii_case(".git")
 }
 
 fn target(

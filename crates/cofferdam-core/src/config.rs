@@ -18,9 +18,12 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::Error;
+use crate::admit::is_git_dir;
 use crate::limits::{parse_cpus, parse_size};
 use crate::request::{Check, Level};
 
+/// Most things of a kind that can be asked of the host: a person has to read them.
+const MOST_ASKED: usize = 50;
 /// Most that `check.retry` can say.
 const MOST_RETRIES: i64 = 9;
 
@@ -183,7 +186,10 @@ impl Config {
         match table.get("version") {
             None | Some(Value::Integer(1)) => {}
             Some(other) => {
-                return Err(format!("version {other:?} is not known; this program knows 1"));
+                let other = other
+                    .as_integer()
+                    .map_or_else(|| "that is no number".into(), |n| n.to_string());
+                return Err(format!("version {other} is not known; this program knows 1"));
             }
         }
         let mut config = Config::default();
@@ -203,15 +209,37 @@ impl Config {
             config.asks.inputs = texts_of(task, "task.", "inputs")?;
             config.asks.carry = texts_of(task, "task.", "carry")?;
             config.asks.env = texts_of(task, "task.", "env")?;
-            if let Some(input) =
-                config.asks.inputs.iter().find(|input| !input.starts_with(['/', '~']))
-            {
+            for (key, asked) in [
+                ("inputs", &config.asks.inputs),
+                ("carry", &config.asks.carry),
+                ("env", &config.asks.env),
+            ] {
+                if asked.len() > MOST_ASKED {
+                    return Err(format!("`task.{key}` asks for more than {MOST_ASKED} things"));
+                }
+            }
+            let inside = |path: &&String| {
+                Path::new(path).components().any(|part| {
+                    !matches!(part, std::path::Component::Normal(_)) || is_git_dir(part)
+                }) || path.is_empty()
+            };
+            if let Some(path) = config.asks.carry.iter().find(inside) {
+                return Err(format!("`task.carry`: `{path}` is not a path inside the repository"));
+            }
+            let placed = |input: &&String| {
+                let dest = input.rsplit_once(':').map_or("/", |(_, dest)| dest);
+                let source = input.starts_with('/') || input.starts_with("~/");
+                !source || !dest.starts_with('/')
+            };
+            if let Some(input) = config.asks.inputs.iter().find(placed) {
                 return Err(format!(
-                    "`task.inputs`: `{input}` must be absolute or begin with `~/`"
+                    "`task.inputs`: `{input}` must be absolute or begin with `~/`, and its place \
+                     inside must be absolute"
                 ));
             }
             let odd = |name: &&String| {
-                name.is_empty() || name.contains(['=', '\0']) || name.starts_with("DAM_")
+                let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                name.is_empty() || !name.chars().all(plain) || name.starts_with("DAM_")
             };
             if let Some(name) = config.asks.env.iter().find(odd) {
                 return Err(format!(

@@ -22,6 +22,7 @@ use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_sandbox::view::{Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Ids, Limits, Network, Wall};
 
+use crate::admit::is_git_dir;
 use crate::error::IoContext;
 use crate::gate::hex;
 use crate::input::{Input, InputReport, Kind};
@@ -379,19 +380,17 @@ impl Context {
     /// # Errors
     /// [`Error::Usage`] for what can't be carried.
     pub fn carry(&self, top: &Path, path: &Path) -> Result<Vec<PathBuf>, Error> {
-        if self.in_base(path) && !top.join(path).is_dir() {
+        let is_dir = top.join(path).symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        if self.in_base(path) && !is_dir {
             return Err(Error::usage(
                 format!("`{}` is in the base already", path.display()),
                 "`--carry-dirty` takes uncommitted changes along",
             ));
         }
-        let mut made = self.upper();
+        let mut below = PathBuf::new();
         for part in path.parent().into_iter().flat_map(Path::components) {
-            made.push(part);
-            if !made.is_dir() {
-                std::fs::create_dir(&made).at("make", &made)?;
-                self.give(&made)?;
-            }
+            below.push(part);
+            self.make_carried_dir(&below)?;
         }
         let mut copied = Vec::new();
         self.copy(top, path, &mut copied)?;
@@ -402,23 +401,54 @@ impl Context {
         Ok(copied)
     }
 
+    /// Makes a directory for what is carried. Where the base has something else, it
+    /// would be taken for a change of the task's, and a link would lead away.
+    fn make_carried_dir(&self, path: &Path) -> Result<(), Error> {
+        let made = self.upper().join(path);
+        let there = made.symlink_metadata().ok().map(|meta| meta.file_type());
+        match there.or_else(|| self.kind_in_base(path)) {
+            Some(kind) if !kind.is_dir() => Err(Error::usage(
+                format!(
+                    "`{}` is no directory in the base: nothing can be carried there",
+                    path.display()
+                ),
+                None,
+            )),
+            _ if there.is_some() => Ok(()),
+            _ => {
+                std::fs::create_dir(&made).at("make", &made)?;
+                self.give(&made)
+            }
+        }
+    }
+
     /// Whether the layers hold a path.
     fn in_base(&self, path: &Path) -> bool {
-        self.stack.lower().iter().any(|lower| {
-            use std::os::unix::fs::FileTypeExt;
-            let meta = self.base.join(lower).join(path).symlink_metadata();
-            meta.is_ok_and(|meta| !meta.file_type().is_char_device())
-        })
+        self.kind_in_base(path).is_some()
+    }
+
+    /// What the layers hold at a path.
+    fn kind_in_base(&self, path: &Path) -> Option<std::fs::FileType> {
+        use std::os::unix::fs::FileTypeExt;
+        let mut found = self.stack.lower().into_iter().filter_map(|lower| {
+            Some(self.base.join(lower).join(path).symlink_metadata().ok()?.file_type())
+        });
+        // A whiteout on top: it is gone.
+        found.next().filter(|kind| !kind.is_char_device())
     }
 
     /// Copies a file, link or directory of the person's; nothing is followed.
     fn copy(&self, top: &Path, path: &Path, copied: &mut Vec<PathBuf>) -> Result<(), Error> {
         let (from, to) = (top.join(path), self.upper().join(path));
         let meta = std::fs::symlink_metadata(&from).at("carry", &from)?;
+        if path.components().any(is_git_dir) {
+            return Err(Error::usage(
+                format!("`{}` can't be carried: it is a repository of its own", from.display()),
+                None,
+            ));
+        }
         if meta.is_dir() {
-            if !to.is_dir() {
-                std::fs::create_dir(&to).at("make", &to)?;
-            }
+            self.make_carried_dir(path)?;
             for entry in std::fs::read_dir(&from).at("carry", &from)? {
                 let inner = path.join(entry.at("carry", &from)?.file_name());
                 let is_dir = top.join(&inner).symlink_metadata().is_ok_and(|meta| meta.is_dir());

@@ -9,6 +9,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use cofferdam_git::harvest::ChangeSet;
 use cofferdam_ledger::{Durability, State};
 
 use crate::context::{Context, What};
@@ -74,6 +75,31 @@ pub fn enter(
     Ok((ended, Receipt::of(&task)?))
 }
 
+fn take_out(job: &mut Job<'_>, context: &Context) -> Result<Option<ChangeSet>, Error> {
+    if job.facts.message.is_none() {
+        job.facts.message = Some(message(job, context));
+    }
+    let text = job.commit_text()?;
+    harvest::take(job, context, &text)
+}
+
+/// Brings a task to an end whose visitor's supervisor died. Whether it can be: when
+/// there is nothing to be verified, it is as any task whose supervisor died.
+pub(crate) fn pick_up(job: &mut Job<'_>) -> Result<bool, Error> {
+    job.facts.visited = false;
+    let Some(context) = job.context()? else { return Ok(false) };
+    let Some(change) = take_out(job, &context)? else { return Ok(false) };
+    job.facts.set_change(change);
+    if job.state == State::Running {
+        job.advance(State::Harvesting, None)?;
+    }
+    job.end(
+        State::Ready,
+        "somebody was in its context when their `dam` died: it has to be verified anew",
+    )?;
+    Ok(true)
+}
+
 /// Nothing has run: the task is what it was.
 fn nobody_was_in(
     job: &mut Job<'_>,
@@ -101,8 +127,10 @@ fn visited(
         let end = end.map_err(|error| Error::Internal(format!("no terminal: {error}")))?;
         start(job, end)?
     };
-    job.facts.entered += 1;
     job.facts.forget_attempt();
+    job.facts.entered += 1;
+    job.facts.visited = true;
+    job.facts.message.clone_from(&facts.message);
     job.dam.ledger.note(&job.id, Facts::forgotten(), Durability::Normal)?;
     job.advance(State::Running, None)?;
     let cwd = std::fs::canonicalize(visit.cwd).unwrap_or_else(|_| visit.cwd.to_owned());
@@ -129,15 +157,9 @@ fn visited(
     };
     let run = supervise::run(starter, &plan, &job.control, Some(job.reporter))
         .map_err(|error| job.place.tools.blame(error))?;
+    job.facts.visited = false;
     job.advance(State::Harvesting, None)?;
-    job.facts.message = facts.message.clone().or_else(|| Some(message(job, context)));
-    let change = match job.request.read_only {
-        true => None,
-        false => {
-            let text = job.commit_text()?;
-            harvest::take(job, context, &text)?
-        }
-    };
+    let change = if job.request.read_only { None } else { take_out(job, context)? };
     let as_before = change.as_ref().map(|change| &change.tree) == facts.change_tree.as_ref();
     if as_before && state != State::Ready {
         job.facts = Facts { entered: job.facts.entered, ..facts };

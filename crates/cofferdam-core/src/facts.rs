@@ -60,6 +60,8 @@ pub struct Facts {
     pub attempt: u32,
     /// How often a person was in its context.
     pub entered: u32,
+    /// Whether one is. Written when nobody is, too.
+    pub visited: bool,
     /// How each attempt but the last ended.
     pub attempts: Vec<String>,
     /// The command's exit code.

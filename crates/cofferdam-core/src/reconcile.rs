@@ -23,7 +23,7 @@ use crate::control::Control;
 use crate::job::{Job, reopen};
 use crate::report::Silent;
 use crate::target::{Change, Journal, Recovery};
-use crate::{Dam, Error, boundary, land};
+use crate::{Dam, Error, boundary, enter, land};
 
 /// Brings every task that nobody supervises to an end; what could not be done
 /// now is returned in words, and tried again next time.
@@ -64,6 +64,12 @@ fn one(dam: &mut Dam, task: Task) -> Result<(), Error> {
     }
     boundary::of_level(job.request.level).end_processes(&job.dir, job.id.as_str())?;
     crate::limits::forget_groups(&job.dir);
+    if job.facts.visited
+        && matches!(job.state, State::Running | State::Harvesting)
+        && enter::pick_up(&mut job).unwrap_or(false)
+    {
+        return job.write_receipt().map(drop);
+    }
     match job.state {
         State::Publishing => publishing(&mut job),
         State::Verifying => job.end(

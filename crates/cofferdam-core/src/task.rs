@@ -35,7 +35,7 @@ use crate::limits::{self, InForce};
 use crate::look::beside_a_look;
 use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
-use crate::request::Request;
+use crate::request::{Level, Request};
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
 use crate::{Dam, Error, boundary, config, diagnose, gate, harvest, input, land, settle};
@@ -513,7 +513,16 @@ fn run_command(
             failed(job, State::TimedOut, format!("the command was not done within {limit}"))
         }
         Ended::Interrupted => failed(job, State::Cancelled, "interrupted".into()),
-        Ended::Killed => failed(job, State::Failed, "the command was killed from outside".into()),
+        Ended::Killed => failed(job, State::Failed, killed(job.request.level)),
+    }
+}
+
+fn killed(level: Level) -> String {
+    match level {
+        Level::Sandbox => "the command was killed from outside".into(),
+        Level::Worktree => "its first process was killed: what the command started and does not \
+                            have `DAM_TASK` in its environment may still run"
+            .into(),
     }
 }
 

@@ -51,21 +51,30 @@ pub struct TrustReport {
     pub trusted: bool,
 }
 
-/// What the repository that `dir` is in asks for, as HEAD has it.
+/// What the repository that `dir` is in asks for, as a run there would read it: at the
+/// tip of `into`, a local branch, else of the one that `[task] into` names, else HEAD.
 ///
 /// # Errors
 /// [`Error::Git`], [`Error::Config`].
-pub fn look(dam: &Dam, dir: &Path) -> Result<(Repository, TrustReport), Error> {
+pub fn look(dam: &Dam, dir: &Path, into: Option<&str>) -> Result<(Repository, TrustReport), Error> {
     let repo = Repository::find(dir)?;
     let config = cofferdam_git::PersonConfig::read(&repo)?;
     let store: Store = dam.store(&repo, &config)?;
     let head = repo
         .resolve("HEAD")?
         .ok_or_else(|| cofferdam_git::GitError::Unborn(repo.common_dir.clone()))?;
-    let asks = Config::at(&store, &head)?.asks;
+    let mut config = Config::at(&store, &head)?.joined(&dam.own);
+    let mut commit = head;
+    if let Some(into) = into.map(str::to_owned).or(config.into) {
+        let tip = repo.resolve(&format!("refs/heads/{into}"))?;
+        commit =
+            tip.ok_or_else(|| Error::usage(format!("there is no local branch `{into}`"), None))?;
+        config = Config::at(&store, &commit)?;
+    }
+    let asks = config.asks;
     let report = TrustReport {
         repository: place(&repo).display().to_string(),
-        commit: head.to_string(),
+        commit: commit.to_string(),
         trusted: is_trusted(&repo, &asks)?,
         asks,
     };

@@ -96,6 +96,10 @@ impl Store {
         }
         match top_file_in(&done.stdout, commit.as_str(), name) {
             Some((_, content)) => Ok(content),
+            None if is_dir_in(&done.stdout) => Err(GitError::Unsupported(format!(
+                "a repository whose `{name}` is a directory (at {})",
+                commit.0.short()
+            ))),
             None => Err(done.unexpected()),
         }
     }
@@ -132,6 +136,11 @@ pub(crate) fn top_file_in(
     let listed = tree.windows(entry.len()).any(|bytes| bytes == entry.as_bytes());
     let missing = rest == format!("{commit}:{name} missing\n").as_bytes();
     (missing && !listed).then_some((TreeId(id), None))
+}
+
+/// Whether the answer to [`ask_top_file`] has a directory in the place of the file.
+pub(crate) fn is_dir_in(answer: &[u8]) -> bool {
+    object(answer, "tree").is_some_and(|(_, _, rest)| object(rest, "tree").is_some())
 }
 
 /// The first object in what `cat-file --batch` printed (`NAME TYPE SIZE`, content,

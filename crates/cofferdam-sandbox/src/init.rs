@@ -409,7 +409,7 @@ fn confine(spec: &Spec) -> io::Result<()> {
     landlock::restrict(spec)?;
     match spec.view {
         View::Own { .. } => seccomp::restrict(spec.wall),
-        View::Host => Ok(()),
+        View::Host => seccomp::restrict_in_hosts_view(),
     }
 }
 

@@ -55,6 +55,9 @@ pub enum SandboxError {
         /// The kernel's error number.
         errno: i32,
     },
+    /// The probe's program could do what it must not, or not what it must.
+    #[error("a program that was tried in it ended with exit code {0}")]
+    Probe(i32),
     /// The process that builds the boundary ended without a word.
     #[error("the process that prepares the sandbox ended early ({0})")]
     InitDied(String),

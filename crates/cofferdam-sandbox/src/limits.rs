@@ -312,6 +312,9 @@ pub(crate) fn memory_in_use(limit: u64, files: u64, pids: &[u32]) -> u64 {
 /// Puts on the calling process what it hands on to all that it starts.
 pub(crate) fn confine(limits: &Limits) -> io::Result<()> {
     if let Some(most) = limits.pids {
+        // More than the caller may have can't be had.
+        let own = rustix::process::getrlimit(rustix::process::Resource::Nproc);
+        let most = own.maximum.map_or(most, |own| own.min(most));
         let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
         rustix::process::setrlimit(rustix::process::Resource::Nproc, limit)?;
     }

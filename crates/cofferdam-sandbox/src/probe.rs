@@ -87,7 +87,7 @@ pub fn run_in_hosts_view(dir: &Path, ids: Ids) -> Result<Ability, SandboxError> 
         step: "make the probe's directory",
         source,
     })?;
-    let script = "echo ok > written && { [ \"$0\" = 0 ] || ! : > ../outside; } 2>/dev/null";
+    let script = "echo ok > written && { [ \"$0\" = 0 ] || ! ( : > ../outside ) 2>/dev/null; }";
     let spec = Spec {
         ids,
         base_dir: dir.into(),
@@ -117,6 +117,7 @@ fn run_program(spec: &Spec) -> Result<(), SandboxError> {
                 source,
             })?,
             Event::Exited { code: Some(0), .. } => return Ok(()),
+            Event::Exited { code: Some(code), .. } => return Err(SandboxError::Probe(code)),
             other => return Err(SandboxError::InitDied(format!("the probe's program: {other:?}"))),
         }
     }

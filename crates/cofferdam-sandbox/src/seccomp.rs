@@ -188,7 +188,46 @@ fn program(wall: Wall) -> Vec<Insn> {
 /// # Errors
 /// What the kernel says; the task must not start then.
 pub(crate) fn restrict(wall: Wall) -> io::Result<()> {
-    let mut code = program(wall);
+    load(program(wall))
+}
+
+/// As [`restrict`], for who sees the host's processes: Landlock keeps signals from
+/// them, and nothing but this keeps limits from them, of which one kills.
+///
+/// # Errors
+/// As [`restrict`].
+pub(crate) fn restrict_in_hosts_view() -> io::Result<()> {
+    load(hosts_program())
+}
+
+fn hosts_program() -> Vec<Insn> {
+    let stmt = |code, k| Insn { code, jt: 0, jf: 0, k };
+    let jump = |code, k, jt, jf| Insn { code, jt, jf, k };
+    let mut code = vec![
+        stmt(LD_W_ABS, OFF_ARCH),
+        jump(JEQ_K, AUDIT_ARCH, 1, 0),
+        stmt(RET_K, RET_KILL_PROCESS),
+        stmt(LD_W_ABS, OFF_NR),
+    ];
+    #[cfg(target_arch = "x86_64")]
+    code.extend([jump(JGE_K, X32_BIT, 0, 1), stmt(RET_K, ret_errno(libc::ENOSYS))]);
+    code.extend([
+        jump(JEQ_K, libc::SYS_prlimit64 as u32, 0, 7),
+        // Its own.
+        stmt(LD_W_ABS, off_arg_low(0)),
+        jump(JEQ_K, 0, 5, 0),
+        // No new limit: only a question.
+        stmt(LD_W_ABS, off_arg_low(2)),
+        jump(JEQ_K, 0, 0, 2),
+        stmt(LD_W_ABS, off_arg_high(2)),
+        jump(JEQ_K, 0, 1, 0),
+        stmt(RET_K, ret_errno(libc::EPERM)),
+        stmt(RET_K, RET_ALLOW),
+    ]);
+    code
+}
+
+fn load(mut code: Vec<Insn>) -> io::Result<()> {
     let filter = libc::sock_fprog {
         len: u16::try_from(code.len()).expect("a short program"),
         filter: code.as_mut_ptr(),
@@ -211,12 +250,15 @@ mod tests {
 
     /// Runs the filter as the kernel would.
     fn verdict(wall: Wall, arch: u32, nr: u32, args: [u64; 6]) -> u32 {
+        run(&program(wall), arch, nr, args)
+    }
+
+    fn run(code: &[Insn], arch: u32, nr: u32, args: [u64; 6]) -> u32 {
         let mut data = Vec::new();
         data.extend(nr.to_le_bytes());
         data.extend(arch.to_le_bytes());
         data.extend(0u64.to_le_bytes());
         args.iter().for_each(|arg| data.extend(arg.to_le_bytes()));
-        let code = program(wall);
         let (mut at, mut acc) = (0usize, 0u32);
         loop {
             let insn = &code[at];
@@ -303,5 +345,19 @@ mod tests {
             verdict(Wall::Full, AUDIT_ARCH, X32_BIT | libc::SYS_mount as u32, [0; 6]),
             ret_errno(libc::ENOSYS)
         );
+    }
+
+    #[test]
+    fn in_the_hosts_view_limits_are_ones_own() {
+        let code = hosts_program();
+        let ask = |nr: libc::c_long, args| run(&code, AUDIT_ARCH, nr as u32, args);
+        let limit = libc::SYS_prlimit64;
+        assert_eq!(ask(limit, [0, 0, 0x7f00_0000_1000, 0, 0, 0]), RET_ALLOW);
+        assert_eq!(ask(limit, [42, 0, 0, 0x1000, 0, 0]), RET_ALLOW);
+        for pointer in [0x1000, 0x7f00_0000_0000] {
+            assert_eq!(ask(limit, [42, 0, pointer, 0, 0, 0]), ret_errno(libc::EPERM));
+        }
+        assert_eq!(ask(libc::SYS_mount, [42, 0, 1, 0, 0, 0]), RET_ALLOW);
+        assert_eq!(run(&code, 0, limit as u32, [0; 6]), RET_KILL_PROCESS);
     }
 }

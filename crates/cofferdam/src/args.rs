@@ -331,6 +331,10 @@ pub struct Trust {
     /// Take it back.
     #[arg(long, conflicts_with = "yes")]
     pub revoke: bool,
+    /// The branch whose `cofferdam.toml` is read, where it is not the one that is
+    /// checked out.
+    #[arg(long, value_name = "BRANCH")]
+    pub into: Option<String>,
 }
 
 /// Look around.

@@ -67,7 +67,7 @@ impl Renderer {
                         "own files in {}; your network, processes and home; {}",
                         isolation.top.unwrap_or_default(),
                         match isolation.wall.as_str() {
-                            "landlock" => format!("{landlock}: it can write nowhere else itself"),
+                            "landlock" => format!("{landlock}: it can write no file elsewhere"),
                             _ => format!("{landlock}: nothing keeps it from writing elsewhere"),
                         }
                     ),

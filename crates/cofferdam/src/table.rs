@@ -36,6 +36,17 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// As [`plain`], with a mark for what is not seen or turns the order of letters round: a
+/// person is asked about this text.
+pub fn seen(text: &str) -> String {
+    let hidden = |c: char| {
+        matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+    };
+    text.chars().map(|c| if c.is_control() || hidden(c) { '\u{fffd}' } else { c }).collect()
+}
+
 /// At most `width` characters, with an ellipsis in place of the rest.
 pub fn cut(text: &str, width: usize) -> String {
     let line = plain(text);

@@ -17,7 +17,7 @@ use cofferdam_git::harvest::Rules;
 use cofferdam_git::layer::{LayerMaker, LayerStack};
 use cofferdam_git::{GitError, TreeId};
 use cofferdam_sandbox::probe::Ability;
-use cofferdam_sandbox::{Ids, Network, Spec, Starter};
+use cofferdam_sandbox::{Ids, Limits, Network, Spec, Starter};
 
 use crate::context::{Context, Place, Told, What};
 use crate::error::IoContext;
@@ -48,12 +48,14 @@ pub trait Boundary {
     /// [`Error::Isolation`] with the step that does not work here.
     fn probe(&self, scratch: &Path, ids: Ids) -> Result<Ability, Error>;
 
-    /// Refuses what a request wants and this level can't keep; fills in what it
-    /// leaves open.
+    /// Refuses what a request wants and this level can't keep.
     ///
     /// # Errors
     /// [`Error::Usage`], [`Error::LevelNotAvailable`].
-    fn admit(&self, request: &mut Request) -> Result<(), Error>;
+    fn admit(&self, request: &Request) -> Result<(), Error>;
+
+    /// The limits that hold where a person says nothing.
+    fn limits(&self) -> Limits;
 
     /// The network that a command has which is to have `asked`.
     fn network(&self, asked: Network) -> Network;

@@ -13,7 +13,7 @@ use cofferdam_git::layer::{LayerMaker, LayerStack};
 use cofferdam_git::{GitError, TreeId};
 use cofferdam_sandbox::probe::{self, Ability};
 use cofferdam_sandbox::view::{self, SYSTEM_DIRS};
-use cofferdam_sandbox::{Command, Ids, Mount, Network, Spec, View, Wall, landlock_abi};
+use cofferdam_sandbox::{Command, Ids, Limits, Mount, Network, Spec, View, Wall, landlock_abi};
 
 use super::{Boundary, Changes, Progress, end_first_processes};
 use crate::context::{Context, Place, Told, What, home_of, with};
@@ -44,10 +44,12 @@ impl Boundary for Sandbox {
         probe::run(scratch, ids).map_err(Error::Isolation)
     }
 
-    fn admit(&self, request: &mut Request) -> Result<(), Error> {
-        request.limits.pids.get_or_insert(PIDS);
-        request.limits.disk.get_or_insert(DISK);
+    fn admit(&self, _: &Request) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { pids: Some(PIDS), disk: Some(DISK), ..Limits::default() }
     }
 
     fn network(&self, asked: Network) -> Network {

@@ -18,7 +18,9 @@ use cofferdam_git::{GitError, TreeId};
 use cofferdam_sandbox::probe::{self, Ability};
 use cofferdam_sandbox::process::wait_gone;
 use cofferdam_sandbox::view;
-use cofferdam_sandbox::{Command, Ids, Network, Spec, View, Wall, end_marked, landlock_abi};
+use cofferdam_sandbox::{
+    Command, Ids, Limits, Network, Spec, View, Wall, end_marked, landlock_abi,
+};
 
 use super::{Boundary, Changes, PATIENCE, Progress, end_first_processes};
 use crate::context::{Context, Place, Told, What, with};
@@ -44,26 +46,29 @@ impl Boundary for Worktree {
         probe::run_in_hosts_view(scratch, ids).map_err(Error::Isolation)
     }
 
-    fn admit(&self, request: &mut Request) -> Result<(), Error> {
+    fn admit(&self, request: &Request) -> Result<(), Error> {
         not_as_root()?;
-        let refuse = |option: &str, why: &str| {
-            let message = format!("`{option}` can't be had at level `worktree`: {why}");
+        let refuse = |what: &str, why: &str| {
+            let message = format!("{what} can't be had at level `worktree`: {why}");
             Err(Error::usage(message, "level `sandbox` has it"))
         };
         if !request.inputs.is_empty() {
-            return refuse("--input", "a command sees the original, which can change");
+            return refuse("an input", "a command sees the original, which can change");
         }
         if request.network == Network::None {
-            return refuse("--net none", "its network is yours");
+            return refuse("`--net none`", "its network is yours");
         }
         if request.read_only {
-            return refuse("--read-only", "there is one checkout, which it can write");
+            return refuse("`--read-only`", "there is one checkout, which it can write");
         }
         if request.limits.pids.is_some() {
-            return refuse("--pids", "its processes are counted with all of yours");
+            return refuse("a limit on processes", "its processes are counted with all of yours");
         }
-        request.limits.disk.get_or_insert(DISK);
         Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { disk: Some(DISK), ..Limits::default() }
     }
 
     fn network(&self, _: Network) -> Network {

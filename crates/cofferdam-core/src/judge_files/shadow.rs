@@ -7,7 +7,7 @@ use cofferdam_git::layer::Difference;
 use cofferdam_git::{Store, TreeId, merge, pattern};
 use serde::Deserialize;
 
-use super::{AT_ONCE, LIST, below, name, parent};
+use super::{AT_ONCE, LINK, LIST, TYPE, below, name, parent};
 use crate::Error;
 use crate::request::Check;
 
@@ -25,10 +25,13 @@ pub(super) struct Shadow {
 }
 
 impl Shadow {
-    /// The directory in which a path is one of the modules.
-    fn dir_of<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
-        let (mut dir, mut file) = (parent(path), name(path));
-        if file == self.package.as_bytes() {
+    /// The directory in which a new file is one of the modules. A link is one whatever it
+    /// leads to: a directory is a module as well.
+    fn dir_of<'a>(&self, new: &'a Difference) -> Option<&'a [u8]> {
+        let (mut dir, mut file) = (parent(&new.path), name(&new.path));
+        if new.new_mode & TYPE == LINK {
+            file = file.split(|byte| *byte == b'.').next()?;
+        } else if file == self.package.as_bytes() {
             (dir, file) = (parent(dir), name(dir));
         } else {
             let ending = file.rsplit(|byte| *byte == b'.').next()?;
@@ -66,9 +69,12 @@ pub(super) fn find<'a>(
 ) -> Result<Vec<&'a [u8]>, Error> {
     let mut found = Vec::new();
     for shadow in &LIST.shadow {
-        let new = differences.iter().filter(|difference| difference.old_mode == 0);
+        let new = differences.iter().filter(|difference| {
+            difference.old_mode == 0
+                || (difference.new_mode & TYPE == LINK && difference.old_mode & TYPE != LINK)
+        });
         let new: Vec<(&[u8], &[u8])> = new
-            .filter_map(|difference| Some((shadow.dir_of(&difference.path)?, &*difference.path)))
+            .filter_map(|difference| Some((shadow.dir_of(difference)?, &*difference.path)))
             .collect();
         if new.is_empty() || !shadow.is_used(store, tip, checks)? {
             continue;

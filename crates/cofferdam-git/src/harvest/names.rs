@@ -7,6 +7,9 @@
 
 /// Why a path component can't land, if it can't.
 pub(super) fn forbidden(name: &[u8], symlink: bool) -> Option<&'static str> {
+    if name == b".git" {
+        return Some("is a repository of its own inside: ignore it, or take its `.git` away");
+    }
     let plain = visible(name);
     if is_dot_git(&plain) {
         return Some("has a component that is `.git` on some file systems");

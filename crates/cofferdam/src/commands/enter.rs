@@ -28,6 +28,12 @@ pub fn enter(args: args::Enter, format: Format) -> Result<ExitCode, Error> {
         Format::Text => Pty::open().map_err(failed("open a terminal for"))?,
         _ => None,
     };
+    if pty.is_none() && args.command.is_empty() {
+        return Err(Error::Usage {
+            message: "there is no terminal here for a shell".into(),
+            hint: Some(format!("`dam enter {} -- CMD` runs a command", args.name)),
+        });
+    }
     let command = if args.command.is_empty() { vec![shell()] } else { args.command };
     if pty.is_some() {
         let name = &args.name;

@@ -16,12 +16,12 @@ pub fn trust(args: &Trust, format: Format) -> Result<ExitCode, Error> {
         source,
     })?;
     let dam = super::open()?;
-    let (repo, mut report) = trust::look(&dam, &dir)?;
+    let (repo, mut report) = trust::look(&dam, &dir, args.into.as_deref())?;
     if format == Format::Text {
         let commit = report.commit.get(..9).unwrap_or(&report.commit);
         let mut text = format!("{BOLD}{}{BOLD:#} {DIM}at {commit}{DIM:#}\n", report.repository);
         for line in report.asks.lines() {
-            text.push_str(&format!("  asks for {}\n", table::plain(&line)));
+            text.push_str(&format!("  asks for {}\n", table::seen(&line)));
         }
         output::text(&text);
     }
@@ -33,7 +33,7 @@ pub fn trust(args: &Trust, format: Format) -> Result<ExitCode, Error> {
     if args.revoke {
         trust::record(&repo, None)?;
         report.trusted = report.asks.is_empty();
-        say("it gets nothing of that any more");
+        say("it gets nothing of that any more; tasks that have it keep it until they are dropped");
     } else if report.asks.is_empty() {
         say("it asks for nothing of yours: there is nothing to trust");
     } else if report.trusted {
@@ -44,6 +44,7 @@ pub fn trust(args: &Trust, format: Format) -> Result<ExitCode, Error> {
         say("its tasks get that from now on, until it asks for something else");
     } else {
         say("nothing was allowed");
+        return Ok(ExitCode::Interrupted);
     }
     if format != Format::Text {
         output::json(&report);

@@ -73,7 +73,7 @@ fn what_the_last_line_of_a_run_proposes_does_what_it_says() {
     let done = world.run(&["--name", "t"], "echo printed; echo good > a.txt; exit 1");
     assert_eq!(world.dam(proposed(done.expect_code(1), "log")).stdout, "printed\n");
     assert!(world.dam(proposed(&done, "diff")).stdout.contains("+good"));
-    world.dam(proposed(&done, "enter")).expect_code(0);
+    world.dam(proposed(&done, "enter")).expect_code(2).says("there is no terminal here");
     world.dam(proposed(&done, "drop")).expect_code(0);
 }
 

@@ -106,6 +106,89 @@ fn no_task_can_trust_for_the_person() {
 }
 
 #[test]
+fn what_is_carried_is_what_it_is_called() {
+    let world = World::new();
+    world.write("../out/f", "host\n");
+    world.write("../out/d/f", "host\n");
+    world.sh("ln -s ../out rel; ln -s ../../out src/rel");
+    world.write("cofferdam.toml", "[task]\ncarry = [\"rel/f\"]\n");
+    world.commit("links");
+    world.dam(["trust", "--yes"]).expect_code(0);
+    for level in crate::support::levels() {
+        for path in ["rel/f", "rel/d", "src/rel/f"] {
+            own(&world, &format!("[task]\ncarry = [\"{path}\"]\n"));
+            let done = world.dam(["run", "--level", level, "--no-check", "--", "true"]);
+            done.expect_code(2).says("can't be carried: a link leads there");
+        }
+    }
+    // In the base it is a link, in the checkout a directory: nothing may be written
+    // through the one, or take its place.
+    world.sh("rm rel cofferdam.toml; mkdir rel; echo mine > rel/mine");
+    world.git(["commit", "--quiet", "--message", "no config", "cofferdam.toml"]);
+    own(&world, "");
+    for level in crate::support::levels() {
+        let run = ["run", "--level", level, "--no-check", "--carry", "rel/mine", "--", "true"];
+        world.dam(run).expect_code(2).says("`rel` is no directory in the base");
+        let run = ["run", "--level", level, "--no-check", "--carry", "rel", "--", "true"];
+        world.dam(run).expect_code(2);
+    }
+    assert!(!world.dir().join("out/mine").exists());
+    // A repository inside can't be carried, and that is said before anything runs.
+    world.sh("git init -q nested; echo 1 > nested/x");
+    let done = world.dam(["run", "--no-check", "--carry", "nested", "--", "touch", "ran"]);
+    done.expect_code(2).says("it is a repository of its own");
+}
+
+#[test]
+fn what_can_not_be_given_is_not_asked_for() {
+    let world = World::new();
+    for (text, words) in [
+        ("carry = [\"../x\"]", "is not a path inside the repository"),
+        ("carry = [\".git/config\"]", "is not a path inside the repository"),
+        ("carry = [\"/etc/passwd\"]", "is not a path inside the repository"),
+        ("inputs = [\"~\"]", "must be absolute or begin with `~/`"),
+        ("inputs = [\"~root/x\"]", "must be absolute or begin with `~/`"),
+        ("inputs = [\"~/x:y\"]", "its place inside must be absolute"),
+        ("env = [\"*\"]", "is no name of a variable"),
+    ] {
+        world.write("cofferdam.toml", format!("[task]\n{text}\n"));
+        world.commit("asks");
+        world.dam(["trust", "--yes"]).expect_code(2).says(words);
+    }
+    let many: Vec<String> = (0..51).map(|number| format!("\"A{number}\"")).collect();
+    world.write("cofferdam.toml", format!("[task]\nenv = [{}]\n", many.join(", ")));
+    world.commit("asks");
+    world.dam(["trust", "--yes"]).expect_code(2).says("more than 50 things");
+    world.write("cofferdam.toml", "[task]\ninputs = [\"~/p\\u202etxt\"]\n");
+    world.commit("asks");
+    let done = world.dam(["trust"]);
+    assert!(done.stdout.contains("~/p\u{fffd}txt"), "{}", done.stdout);
+    world.sh("git rm -q cofferdam.toml; mkdir cofferdam.toml; echo > cofferdam.toml/x");
+    world.commit("a directory");
+    world.run(&["--no-check"], "true").expect_code(2).says("`cofferdam.toml` is a directory");
+}
+
+#[test]
+fn the_branch_that_a_run_lands_on_is_the_one_that_is_trusted() {
+    let world = World::new();
+    world.write("../home/playbooks/one.md", "step one\n");
+    world.git(["checkout", "--quiet", "-b", "other"]);
+    world.write("cofferdam.toml", "[task]\ninputs = [\"~/playbooks\"]\n");
+    world.commit("asks");
+    world.git(["checkout", "--quiet", "main"]);
+    world.write("cofferdam.toml", "[task]\ninto = \"other\"\n");
+    world.commit("into");
+    let run = || world.run(&["--no-check"], "test -f ~/playbooks/one.md");
+    run().expect_code(1).says("`dam trust --into other` shows and allows it");
+    let done = world.dam(["trust", "--yes"]);
+    assert!(done.stdout.contains("asks for input `~/playbooks`"), "{}", done.stdout);
+    run().expect_code(0);
+    world.dam(["trust", "--into", "other", "--revoke"]).expect_code(0);
+    run().expect_code(1);
+    world.dam(["trust", "--into", "nowhere"]).expect_code(2).says("no local branch `nowhere`");
+}
+
+#[test]
 fn what_asks_for_nothing_needs_no_trust() {
     let world = World::new();
     let done = world.dam(["trust"]);
@@ -154,6 +237,14 @@ fn the_persons_own_is_what_holds_when_nothing_is_said() {
     world.commit("limits");
     world.run(&["--name", "v"], "true").expect_code(0);
     assert_eq!(limits("v"), ("500".into(), "1.0 GiB".into()));
+    own(&world, "[[check]]\nrun = \"! grep -q worse a.txt\"\n[land]\nprotect = [\"src\"]\n");
+    world.write(
+        "cofferdam.toml",
+        "[limits]\npids = 99999\ndisk = \"900GiB\"\n[[check]]\nrun = \"./ci\"\n",
+    );
+    world.commit("no limits");
+    world.run(&["--name", "l"], "true").expect_code(0);
+    assert_eq!(limits("l"), ("4096".into(), "10.0 GiB".into()));
     // Both have a say in what lands.
     world.run(&["--name", "w"], "echo bad > a.txt").expect_code(3).says("check `check 1` failed");
     world.run(&["--name", "x"], "echo worse > a.txt").expect_code(3).says("`your check 1` failed");

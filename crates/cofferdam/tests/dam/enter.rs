@@ -92,7 +92,7 @@ fn a_person_has_what_the_task_had() {
 #[test]
 fn where_there_is_nothing_to_enter_it_says_so() {
     let world = World::new();
-    world.dam(["enter", "t"]).expect_code(2).says("no task `t`");
+    world.dam(["enter", "t", "--", "true"]).expect_code(2).says("no task `t`");
     world.run(&["--name", "t", "--no-check"], "echo 2 > a.txt").expect_code(0);
     enter(&world, "true").expect_code(2).says("its context is gone");
     world.run(&["--name", "u", "--no-check", "--keep"], "echo 3 > a.txt").expect_code(0);
@@ -102,6 +102,7 @@ fn where_there_is_nothing_to_enter_it_says_so() {
     world.dam(["stop", "v"]).expect_code(0);
     child.wait().expect("wait");
     world.dam(["enter", "v", "--", "no-such-program"]).expect_code(1);
+    world.dam(["enter", "v"]).expect_code(2).says("there is no terminal here");
     assert_eq!(world.state_of("v"), "cancelled");
 }
 
@@ -156,15 +157,15 @@ fn a_person_whose_dam_is_killed_loses_nothing() {
     began(&world, "entered");
     child.kill().and_then(|()| child.wait()).expect("kill");
     until("everybody ended", || processes_of(world.dir()).is_empty());
-    assert_eq!(world.state_of("t"), "failed");
+    assert_eq!(world.state_of("t"), "ready");
+    assert!(reason(&world).contains("it has to be verified anew"), "{}", reason(&world));
     let diff = world.dam(["diff", "t"]).stdout;
     assert!(diff.contains("+2\n+3"), "{diff}");
-    // Nothing of it lands before it was looked at again.
-    world.dam(["land", "t"]).expect_code(2);
-    self::enter(&world, "true").expect_code(0);
     self::enter(&world, "rm entered").expect_code(0).says("ready t: ");
     world.dam(["land", "t"]).expect_code(0);
+    assert_eq!(world.task("t")["checks"][0]["cached"], false);
     assert_eq!(world.read("a.txt"), "2\n3\n");
+    assert_eq!(world.subjects("main")[0], "t: sh -c echo 2 > a.txt");
 }
 
 /// Sits at a terminal of 33 lines: types each line when what comes before it in the

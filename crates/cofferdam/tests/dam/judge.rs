@@ -127,6 +127,20 @@ fn of_some_files_only_a_part_counts() {
 }
 
 #[test]
+fn a_new_link_in_place_of_a_module_waits() {
+    let test = "import json\nimport m\nassert m.one() == 1\n";
+    let world = with(&[("m.py", "def one(): return 1\n"), ("tests/t.py", test)]);
+    world.sh("sed -i '1i import sys; sys.path.insert(1, \".\")' tests/t.py");
+    world.commit("path");
+    let spoil = "sed -i 's/return 1/return 2/' m.py; mkdir real; printf 'import os\nos._exit(0)\n' > real/__init__.py";
+    for link in ["ln -s ../real tests/json", "ln -s real r2; ln -s ../r2 tests/json"] {
+        let options = ["--check", "python3 tests/t.py"];
+        let done = world.run(&options, &format!("{spoil}; {link}"));
+        done.expect_code(8).says("`tests/json`");
+    }
+}
+
+#[test]
 fn a_person_allows_it_and_checks_run_both_ways() {
     let world = with(&[]);
     let stricter = "printf '#!/bin/sh\\n! grep -q -e bad -e worse a.txt\\n' > ci";

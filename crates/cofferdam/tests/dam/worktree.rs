@@ -58,6 +58,28 @@ fn nothing_changed_and_everything_deleted_are_told_apart() {
 }
 
 #[test]
+fn doctor_finds_that_it_can_be_had() {
+    let Some(world) = world() else { return };
+    let done = world.dam(["doctor"]);
+    assert!(done.stdout.contains("ok       level `worktree`: a program ran"), "{}", done.stdout);
+}
+
+#[test]
+fn no_limit_of_another_process_can_be_set() {
+    let Some(world) = world() else { return };
+    let script = "python3 -c '
+import os, resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+try:
+    resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))
+    print(\"limited\")
+except PermissionError:
+    print(\"kept away\")'";
+    let done = world.run(&["--no-check"], script);
+    assert_eq!(done.expect_code(0).stdout, "kept away\n");
+}
+
+#[test]
 fn it_writes_in_its_context_and_nowhere_else() {
     let Some(world) = world() else { return };
     if !has_landlock(&world) {
@@ -87,7 +109,7 @@ fn it_writes_in_its_context_and_nowhere_else() {
         state = world.state().display(),
     );
     let done = world.run(&["--name", "t", "--no-check"], &script);
-    done.expect_code(0).says(": it can write nowhere else itself");
+    done.expect_code(0).says(": it can write no file elsewhere");
     assert_eq!(done.stdout, "");
     assert_eq!(world.subjects("main"), ["said", "first"]);
     world.git(["reset", "--quiet", "--hard", "HEAD~1"]);
@@ -153,9 +175,10 @@ fn what_it_can_t_keep_is_refused() {
     ] {
         world.run(option, "true").expect_code(2).says("can't be had at level `worktree`");
     }
+    world.dam(["doctor"]).expect_code(0);
     world.write("cofferdam.toml", "[limits]\npids = 10\n");
     world.commit("limits");
-    world.run(&[], "true").expect_code(2).says("`--pids` can't be had");
+    world.run(&[], "true").expect_code(2).says("a limit on processes can't be had");
     world.write("cofferdam.toml", "[task]\nlevel = \"sandbox\"\n");
     world.commit("level");
     world.run(&[], "true").expect_code(2).says("asks for level `sandbox` at least");
