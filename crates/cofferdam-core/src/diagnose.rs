@@ -172,6 +172,9 @@ pub(crate) fn failure(
         let text = format!("exec: {}: not found", program.display()).into_bytes();
         printed.push(LogLine { at_ms: 0, stream: Stream::Err.name().into(), text });
     }
+    if printed.is_empty() {
+        return Vec::new();
+    }
     let failure = Failure {
         role,
         level: job.request.level,

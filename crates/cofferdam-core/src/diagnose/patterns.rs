@@ -1,7 +1,7 @@
 //! The patterns of the data file, and how one is compared with what was printed.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use cofferdam_sandbox::{Network, Wall};
 use regex_lite::Regex;
@@ -68,13 +68,24 @@ struct Form {
     has: String,
     #[serde(default)]
     without: Vec<String>,
-    #[serde(default, deserialize_with = "regex")]
-    form: Option<Regex>,
+    #[serde(default)]
+    form: Option<Expression>,
 }
 
-fn regex<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Regex>, D::Error> {
-    let text = String::deserialize(from)?;
-    Regex::new(&text).map(Some).map_err(serde::de::Error::custom)
+/// A regular expression that is made when a line could have its form: all of them
+/// together take longer than most commands.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+struct Expression {
+    text: String,
+    #[serde(skip)]
+    made: OnceLock<Regex>,
+}
+
+impl Expression {
+    fn get(&self) -> &Regex {
+        self.made.get_or_init(|| Regex::new(&self.text).expect("the data file is tested"))
+    }
 }
 
 /// What is told, and when.
@@ -106,6 +117,17 @@ pub(super) fn parse(text: &str) -> Result<Vec<Pattern>, String> {
         return Err(format!("version {} is not known", file.version));
     }
     Ok(file.pattern)
+}
+
+#[cfg(test)]
+impl Pattern {
+    /// Fails when one of its expressions is none.
+    pub(super) fn check(&self) {
+        let forms = self.lines.iter().filter_map(|line| line.form.as_ref());
+        forms.for_each(|form| {
+            form.get();
+        });
+    }
 }
 
 impl Pattern {
@@ -165,6 +187,7 @@ impl Form {
             return None;
         }
         let Some(form) = &self.form else { return Some(Words::new()) };
+        let form = form.get();
         let captures = form.captures(line)?;
         let named = form.capture_names().flatten().filter_map(|name| {
             let value = captures.name(name)?.as_str();
