@@ -100,20 +100,10 @@ pub(crate) fn admit<'a>(
     if trust::is_trusted(&found.repo, &asked.asks)? {
         give(&asked.asks, &mut request, top, reporter)?;
     } else {
-        const SHOWN: usize = 5;
-        let lines = asked.asks.lines();
-        let mut what = lines.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-        if lines.len() > SHOWN {
-            what.push_str(&format!(" and {} more", lines.len() - SHOWN));
-        }
-        let into = match &request.into {
-            Into::Named(into) => format!(" --into {into}"),
-            _ => String::new(),
-        };
-        let text = format!(
-            "`{FILE}` asks for {what}, which is not given; `dam trust{into}` shows and allows it"
-        );
-        reporter.report(Event::Warning { text });
+        reporter.report(Event::Warning { text: not_given(&asked.asks, &request.into) });
+    }
+    if request.network_is_default && (asked.offline || dam.own.offline) {
+        request.network = Network::None;
     }
     boundary.admit(&request)?;
     if request.require.iter().any(|wanted| wanted == LANDLOCK)
@@ -191,6 +181,21 @@ pub(crate) fn admit<'a>(
         pin: None,
     };
     Ok((job, refs))
+}
+
+/// What a repository asks for and does not get, in words.
+fn not_given(asks: &Asks, into: &Into) -> String {
+    const SHOWN: usize = 5;
+    let lines = asks.lines();
+    let mut what = lines.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    if lines.len() > SHOWN {
+        what.push_str(&format!(" and {} more", lines.len() - SHOWN));
+    }
+    let into = match into {
+        Into::Named(into) => format!(" --into {into}"),
+        Into::Current | Into::NewBranch => String::new(),
+    };
+    format!("`{FILE}` asks for {what}, which is not given; `dam trust{into}` shows and allows it")
 }
 
 /// Gives a task what a configuration asks for, as far as there is any; what the command

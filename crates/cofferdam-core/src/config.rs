@@ -91,6 +91,8 @@ pub struct Config {
     pub output: Option<u64>,
     /// `[land] protect`: patterns of paths that a task may not change.
     pub protect: Vec<String>,
+    /// `[network] task = "none"`, said and not left out.
+    pub offline: bool,
     /// What it asks of the host.
     pub asks: Asks,
     /// `state_dir`, of the person's alone: where the state is.
@@ -250,13 +252,14 @@ impl Config {
         if let Some(network) = table.get("network") {
             let network = network.as_table().ok_or("`network` must be a table, `[network]`")?;
             known(network, "network.", &["task"])?;
-            config.asks.network = match text_of(network, "network.", "task")? {
-                None | Some("none") => false,
-                Some("open") => true,
+            match text_of(network, "network.", "task")? {
+                None => {}
+                Some("none") => config.offline = true,
+                Some("open") => config.asks.network = true,
                 Some(other) => {
                     return Err(format!("`network.task` is `{other}`; it can be `none` or `open`"));
                 }
-            };
+            }
         }
         if let Some(dir) = text_of(&table, "", "state_dir")? {
             let path = expanded(dir);

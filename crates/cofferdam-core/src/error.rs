@@ -234,6 +234,9 @@ impl Error {
                 "if you trust what is in it: `git config --global --add safe.directory {}`",
                 dir.display()
             )),
+            Error::Git(GitError::Refused(_)) => Some(
+                "its context is kept: `dam enter NAME` goes in to mend it, `dam list` names it".into(),
+            ),
             Error::Git(GitError::Unborn(_)) => Some("make a first commit".into()),
             Error::Git(GitError::NotStarted(_)) => Some("install git, 2.38 or newer".into()),
             _ => None,

@@ -52,7 +52,7 @@ pub struct TrustReport {
 }
 
 /// What the repository that `dir` is in asks for, as a run there would read it: at the
-/// tip of `into`, a local branch, else of the one that `[task] into` names, else HEAD.
+/// tip of `into`, else of the one that `[task] into` names, else HEAD.
 ///
 /// # Errors
 /// [`Error::Git`], [`Error::Config`].
@@ -66,9 +66,12 @@ pub fn look(dam: &Dam, dir: &Path, into: Option<&str>) -> Result<(Repository, Tr
     let mut config = Config::at(&store, &head)?.joined(&dam.own);
     let mut commit = head;
     if let Some(into) = into.map(str::to_owned).or(config.into) {
-        let tip = repo.resolve(&format!("refs/heads/{into}"))?;
-        commit =
-            tip.ok_or_else(|| Error::usage(format!("there is no local branch `{into}`"), None))?;
+        let tip = match repo.resolve(&format!("refs/heads/{into}"))? {
+            Some(tip) => Some(tip),
+            // As it was fetched last: a run asks the remote.
+            None => repo.resolve(&format!("refs/remotes/{into}"))?,
+        };
+        commit = tip.ok_or_else(|| Error::usage(format!("there is no branch `{into}`"), None))?;
         config = Config::at(&store, &commit)?;
     }
     let asks = config.asks;

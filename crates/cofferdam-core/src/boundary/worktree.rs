@@ -56,7 +56,7 @@ impl Boundary for Worktree {
             return refuse("an input", "a command sees the original, which can change");
         }
         if request.network == Network::None {
-            return refuse("`--net none`", "its network is yours");
+            return refuse("to be without a network", "its network is yours");
         }
         if request.read_only {
             return refuse("`--read-only`", "there is one checkout, which it can write");

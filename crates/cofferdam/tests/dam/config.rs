@@ -185,7 +185,7 @@ fn the_branch_that_a_run_lands_on_is_the_one_that_is_trusted() {
     run().expect_code(0);
     world.dam(["trust", "--into", "other", "--revoke"]).expect_code(0);
     run().expect_code(1);
-    world.dam(["trust", "--into", "nowhere"]).expect_code(2).says("no local branch `nowhere`");
+    world.dam(["trust", "--into", "nowhere"]).expect_code(2).says("no branch `nowhere`");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn a_program_and_a_file_of_the_checkout_that_are_not_in_the_base() {
     tells_nothing(world.run(&[], "rm a.txt; cat a.txt").expect_code(1));
     world.write("../home/notes.txt", "");
     let because = "notes.txt` is in your home, of which only tool homes are inside";
-    tells(world.run(&[], "cat ~/notes.txt").expect_code(1), because, "`--carry`");
+    tells(world.run(&[], "cat ~/notes.txt").expect_code(1), because, "`--input ");
 }
 
 #[test]

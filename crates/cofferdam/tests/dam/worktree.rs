@@ -179,6 +179,10 @@ fn what_it_can_t_keep_is_refused() {
     world.write("cofferdam.toml", "[limits]\npids = 10\n");
     world.commit("limits");
     world.run(&[], "true").expect_code(2).says("a limit on processes can't be had");
+    world.write("cofferdam.toml", "[network]\ntask = \"none\"\n");
+    world.commit("network");
+    world.run(&[], "true").expect_code(2).says("to be without a network can't be had");
+    world.run(&["--net", "open"], "true").expect_code(0);
     world.write("cofferdam.toml", "[task]\nlevel = \"sandbox\"\n");
     world.commit("level");
     world.run(&[], "true").expect_code(2).says("asks for level `sandbox` at least");
