@@ -14,6 +14,13 @@ if [ "$(cat "$place/installed" 2>/dev/null)" = "$want" ]; then
     exit
 fi
 
+# npm trusts the certificates that node brings; the system's are those of its other
+# programs.
+system=/etc/ssl/certs/ca-certificates.crt
+if [ -z "${NODE_EXTRA_CA_CERTS:-}" ] && [ -r "$system" ]; then
+    export NODE_EXTRA_CA_CERTS="$system"
+fi
+
 mkdir -p "$cache"
 new=$(mktemp -d "$cache/new-XXXXXX")
 trap 'rm -rf "$new"' EXIT
@@ -22,7 +29,8 @@ prefix=$new/versions/node/$node
 # Without the packages' own scripts: that of Claude Code links its program to the
 # place that the command is a link to, and nothing else.
 npm install --global --prefix "$prefix" --cache "$new/cache" --ignore-scripts \
-    --no-audit --no-fund --no-update-notifier --loglevel error --fetch-retries 3 \
+    --no-audit --no-fund --no-update-notifier --loglevel error \
+    --fetch-retries 3 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 \
     "@anthropic-ai/claude-code@$claude" "@openai/codex@$codex" >&2 || {
     echo "agents.sh: the agent programs could not be installed with npm; is its registry reachable?" >&2
     exit 1
