@@ -39,17 +39,7 @@ impl ProcessName {
         if self.boot_id != boot_id()? {
             return Ok(None);
         }
-        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
-            return Ok(None);
-        };
-        let handle = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(handle) => handle,
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        // Compared after the handle is open: from here on the pid can't be reused
-        // for something else without the handle showing it.
-        Ok((start_ticks(self.pid)? == Some(self.start_ticks)).then_some(handle))
+        handle(self.pid, self.start_ticks)
     }
 
     /// Ends the process with SIGKILL and waits until it is gone. For a pid 1
@@ -108,6 +98,19 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
+/// A handle on the process with this pid if it is the one that was started then.
+fn handle(pid: u32, started: u64) -> io::Result<Option<OwnedFd>> {
+    let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    let handle = match pidfd_open(raw, PidfdFlags::empty()) {
+        Ok(handle) => handle,
+        Err(rustix::io::Errno::SRCH) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    // Compared after the handle is open: from here on the pid can't be reused
+    // for something else without the handle showing it.
+    Ok((start_ticks(pid)? == Some(started)).then_some(handle))
+}
+
 /// A process as `/proc` showed it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
@@ -134,10 +137,8 @@ pub(crate) fn table() -> Vec<Row> {
 
 /// Signals a process if it is still the one that was seen.
 pub(crate) fn signal(process: &Row, signal: Signal) {
-    let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return };
-    let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if start_ticks(process.pid).is_ok_and(|ticks| ticks == Some(process.start_ticks)) {
-        // Gone, or not ours to signal: whoever asked looks again.
+    // Gone, or not ours to signal: whoever asked looks again.
+    if let Ok(Some(handle)) = handle(process.pid, process.start_ticks) {
         let _ = pidfd_send_signal(&handle, signal);
     }
 }

@@ -118,10 +118,17 @@ const DENIED_UNLESS_NESTED: &[(libc::c_long, i32)] = &[
     (libc::SYS_unshare, libc::EPERM),
 ];
 
-/// The filter as the kernel takes it.
-fn program(wall: Wall) -> Vec<Insn> {
-    let stmt = |code, k| Insn { code, jt: 0, jf: 0, k };
-    let jump = |code, k, jt, jf| Insn { code, jt, jf, k };
+const fn stmt(code: u16, k: u32) -> Insn {
+    Insn { code, jt: 0, jf: 0, k }
+}
+
+const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> Insn {
+    Insn { code, jt, jf, k }
+}
+
+/// What each filter begins with: other architectures and other numbers for the same
+/// calls are no way past it. The number of the call is loaded then.
+fn beginning() -> Vec<Insn> {
     let mut code = vec![
         stmt(LD_W_ABS, OFF_ARCH),
         jump(JEQ_K, AUDIT_ARCH, 1, 0),
@@ -130,6 +137,12 @@ fn program(wall: Wall) -> Vec<Insn> {
     ];
     #[cfg(target_arch = "x86_64")]
     code.extend([jump(JGE_K, X32_BIT, 0, 1), stmt(RET_K, ret_errno(libc::ENOSYS))]);
+    code
+}
+
+/// The filter as the kernel takes it.
+fn program(wall: Wall) -> Vec<Insn> {
+    let mut code = beginning();
     let unless_nested = if wall == Wall::Nested { &[][..] } else { DENIED_UNLESS_NESTED };
     for (number, errno) in DENIED.iter().chain(unless_nested) {
         code.extend([jump(JEQ_K, *number as u32, 0, 1), stmt(RET_K, ret_errno(*errno))]);
@@ -201,16 +214,7 @@ pub(crate) fn restrict_in_hosts_view() -> io::Result<()> {
 }
 
 fn hosts_program() -> Vec<Insn> {
-    let stmt = |code, k| Insn { code, jt: 0, jf: 0, k };
-    let jump = |code, k, jt, jf| Insn { code, jt, jf, k };
-    let mut code = vec![
-        stmt(LD_W_ABS, OFF_ARCH),
-        jump(JEQ_K, AUDIT_ARCH, 1, 0),
-        stmt(RET_K, RET_KILL_PROCESS),
-        stmt(LD_W_ABS, OFF_NR),
-    ];
-    #[cfg(target_arch = "x86_64")]
-    code.extend([jump(JGE_K, X32_BIT, 0, 1), stmt(RET_K, ret_errno(libc::ENOSYS))]);
+    let mut code = beginning();
     code.extend([
         jump(JEQ_K, libc::SYS_prlimit64 as u32, 0, 7),
         // Its own.

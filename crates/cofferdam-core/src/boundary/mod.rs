@@ -38,9 +38,6 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// See the module.
 pub trait Boundary {
-    /// Which level this is.
-    fn level(&self) -> Level;
-
     /// Finds out whether it can be had, by doing it in `scratch`, an empty
     /// directory of ours.
     ///

@@ -21,7 +21,7 @@ use crate::disk::DISK;
 use crate::harvest::{self, From};
 use crate::limits::PIDS;
 use crate::receipt::Isolation;
-use crate::request::{Level, Request};
+use crate::request::Request;
 use crate::tools::ToolDir;
 use crate::{Error, TaskDir};
 
@@ -36,10 +36,6 @@ const GIT_CONFIG: &str = "/etc/gitconfig";
 pub struct Sandbox;
 
 impl Boundary for Sandbox {
-    fn level(&self) -> Level {
-        Level::Sandbox
-    }
-
     fn probe(&self, scratch: &Path, ids: Ids) -> Result<Ability, Error> {
         probe::run(scratch, ids).map_err(Error::Isolation)
     }

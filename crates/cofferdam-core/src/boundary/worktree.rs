@@ -37,10 +37,6 @@ use crate::{Error, TaskDir};
 pub struct Worktree;
 
 impl Boundary for Worktree {
-    fn level(&self) -> Level {
-        Level::Worktree
-    }
-
     fn probe(&self, scratch: &Path, ids: Ids) -> Result<Ability, Error> {
         not_as_root()?;
         probe::run_in_hosts_view(scratch, ids).map_err(Error::Isolation)

@@ -85,11 +85,7 @@ fn missing(what: &str, error: &Error) -> Finding {
 
 /// What a command would find in a context of the repository that one stands in.
 fn programs(dam: &Dam, command: &[OsString], findings: &mut Vec<Finding>) -> Result<(), Error> {
-    let dir = std::env::current_dir().map_err(|source| Error::Io {
-        step: "find the current directory",
-        path: ".".into(),
-        source,
-    })?;
+    let dir = super::here()?;
     let sight = lookup::look_up(dam, &dir, command)?;
     for program in sight.programs {
         let what = format!("`{}`", program.program);

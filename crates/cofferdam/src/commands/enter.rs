@@ -16,16 +16,17 @@ use crate::terminal::Pty;
 
 /// Runs a shell or a command in a task's context.
 pub fn enter(args: args::Enter, format: Format) -> Result<ExitCode, Error> {
-    let failed = |step: &'static str| {
-        move |source: std::io::Error| Error::Io { step, path: ".".into(), source }
-    };
-    let cwd = std::env::current_dir().map_err(failed("find the current directory"))?;
+    let cwd = super::here()?;
     let env = variables(&args.env)?;
     let mut dam = super::open()?;
     let control = signals::control();
     let renderer = Renderer::new(format);
     let pty = match format {
-        Format::Text => Pty::open().map_err(failed("open a terminal for"))?,
+        Format::Text => Pty::open().map_err(|source| Error::Io {
+            step: "open a terminal for",
+            path: ".".into(),
+            source,
+        })?,
         _ => None,
     };
     if pty.is_none() && args.command.is_empty() {

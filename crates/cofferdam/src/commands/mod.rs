@@ -15,6 +15,9 @@ mod show;
 mod stop;
 mod trust;
 
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
 use cofferdam_core::land::NO_CHECK_GIVEN;
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::{Dam, Error, ExitCode, State};
@@ -47,6 +50,26 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Man { dir } => meta::man(dir.as_deref()),
         Command::Schema { name } => meta::schema(&name),
     }
+}
+
+/// Where the caller is.
+fn here() -> Result<PathBuf, Error> {
+    std::env::current_dir().map_err(|source| Error::Io {
+        step: "find the current directory",
+        path: ".".into(),
+        source,
+    })
+}
+
+/// What the person at the terminal answers; nothing when there is none to be asked.
+fn agreed(question: &str, format: Format) -> Option<bool> {
+    if format != Format::Text || !std::io::stdin().is_terminal() {
+        return None;
+    }
+    output::note(&format!("{BOLD}{question} [y/N]{BOLD:#} "));
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    Some(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 fn open() -> Result<Dam, Error> {

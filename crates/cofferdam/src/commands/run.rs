@@ -15,11 +15,7 @@ use crate::signals;
 
 /// Runs a task to its end.
 pub fn run(args: Run, format: Format) -> Result<ExitCode, Error> {
-    let dir = std::env::current_dir().map_err(|source| Error::Io {
-        step: "find the current directory",
-        path: ".".into(),
-        source,
-    })?;
+    let dir = super::here()?;
     let request = request(args, &dir)?;
     let base = request.base.clone();
     let look = task::look(&dir, base.as_deref())?;

@@ -1,6 +1,5 @@
 //! `dam setup`: what an administrator does once, said first and then done.
 
-use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use cofferdam_core::apparmor::{self, Action, Plan};
@@ -89,14 +88,12 @@ fn go_on(
         return refused("only root can", format!("`{}{remove}`", apparmor::call(binary)));
     }
     if !args.yes {
-        if format != Format::Text || !std::io::stdin().is_terminal() {
-            return refused("nobody could be asked", "`--yes` goes on without asking".into());
-        }
-        output::note(&format!("{BOLD}Go on? [y/N]{BOLD:#} "));
-        let mut answer = String::new();
-        let read = std::io::stdin().lock().read_line(&mut answer);
-        if read.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Err(Error::Interrupted);
+        match super::agreed("Go on?", format) {
+            Some(true) => {}
+            Some(false) => return Err(Error::Interrupted),
+            None => {
+                return refused("nobody could be asked", "`--yes` goes on without asking".into());
+            }
         }
     }
     plan.perform(root)?;

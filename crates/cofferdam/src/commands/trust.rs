@@ -1,7 +1,5 @@
 //! `dam trust`.
 
-use std::io::{IsTerminal, Write};
-
 use cofferdam_core::{Error, ExitCode, trust};
 
 use crate::args::{Format, Trust};
@@ -10,11 +8,7 @@ use crate::table;
 
 /// Shows what the repository asks of the host, and lets it have that.
 pub fn trust(args: &Trust, format: Format) -> Result<ExitCode, Error> {
-    let dir = std::env::current_dir().map_err(|source| Error::Io {
-        step: "find the current directory",
-        path: ".".into(),
-        source,
-    })?;
+    let dir = super::here()?;
     let dam = super::open()?;
     let (repo, mut report) = trust::look(&dam, &dir, args.into.as_deref())?;
     if format == Format::Text {
@@ -53,15 +47,8 @@ pub fn trust(args: &Trust, format: Format) -> Result<ExitCode, Error> {
 }
 
 fn agreed(format: Format) -> Result<bool, Error> {
-    if format != Format::Text || !std::io::stdin().is_terminal() {
-        return Err(Error::Usage {
-            message: "nobody can be asked here whether that is allowed".into(),
-            hint: Some("`dam trust --yes` allows it".into()),
-        });
-    }
-    output::note("Let its tasks have that? [y/N] ");
-    let mut answer = String::new();
-    let read = std::io::stdin().read_line(&mut answer);
-    let _ = std::io::stderr().flush();
-    Ok(read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes"))
+    super::agreed("Let its tasks have that?", format).ok_or_else(|| Error::Usage {
+        message: "nobody can be asked here whether that is allowed".into(),
+        hint: Some("`dam trust --yes` allows it".into()),
+    })
 }

@@ -79,27 +79,34 @@ fn a_limit_that_the_kernel_does_not_enforce_can_be_refused() {
     world.run(&["--require", "pids", "--no-check"], "true").expect_code(0);
 }
 
-#[test]
-fn processes_are_counted_for_each_task_alone() {
-    let world = World::new();
-    let script = "python3 -c '
+/// A command that makes processes, each of which sleeps for so long, up to 200 or
+/// until it may not; `then` is what follows.
+fn forks(seconds: u32, then: &str) -> String {
+    format!(
+        "python3 -c '
 import os, time
 made = 0
 try:
     while made < 200:
         if os.fork() == 0:
-            time.sleep(2)
+            time.sleep({seconds})
             os._exit(0)
         made += 1
 except BlockingIOError:
-    pass
-print(\"made\", made)
-' > made; cat made";
+{then}
+'"
+    )
+}
+
+#[test]
+fn processes_are_counted_for_each_task_alone() {
+    let world = World::new();
+    let script = forks(2, "    pass\nprint(\"made\", made)") + " > made; cat made";
     let children: Vec<_> = (0..2)
         .map(|n| {
             let name = format!("t{n}");
             let mut command = world.dam_command(["run", "--no-check", "--no-land", "--pids", "20"]);
-            command.args(["--name", &name, "--", "sh", "-c", script]);
+            command.args(["--name", &name, "--", "sh", "-c", &script]);
             command.stdout(std::process::Stdio::piped()).spawn().expect("dam")
         })
         .collect();
@@ -111,19 +118,9 @@ print(\"made\", made)
     }
     assert_eq!(rung_of(&world, "t0", "pids"), "rlimit");
     // A nested namespace is no way out.
-    let script = "unshare -r python3 -c '
-import os, time
-made = 0
-try:
-    while made < 200:
-        if os.fork() == 0:
-            time.sleep(1)
-            os._exit(0)
-        made += 1
-except BlockingIOError:
-    raise SystemExit(0)
-raise SystemExit(1)'";
-    world.run(&["--no-check", "--nested", "--pids", "30"], script).expect_code(0);
+    let script = forks(1, "    raise SystemExit(0)\nraise SystemExit(1)");
+    let script = format!("unshare -r {script}");
+    world.run(&["--no-check", "--nested", "--pids", "30"], &script).expect_code(0);
 }
 
 #[test]
