@@ -14,7 +14,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use cofferdam_sandbox::{Ids, Remote, enter_user_namespace};
+use cofferdam_tree::TextOrBytes;
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::{Deserialize, Serialize};
+use serde_with::As;
 
 /// The first argument that makes a binary call [`main`].
 pub const ARGUMENT: &str = "__usage";
@@ -106,9 +109,16 @@ fn count(dirs: &[PathBuf]) -> (u64, bool) {
     (bytes, unreadable)
 }
 
+#[derive(Serialize, Deserialize)]
+struct Counting {
+    ids: Ids,
+    #[serde(with = "As::<Vec<TextOrBytes>>")]
+    dirs: Vec<PathBuf>,
+}
+
 /// Asks this binary again, in a user namespace in which it may read everything.
 fn counted_by_helper(dirs: &[PathBuf], ids: Ids) -> Option<u64> {
-    let job = serde_json::to_string(&(ids, dirs)).ok()?;
+    let job = serde_json::to_string(&Counting { ids, dirs: dirs.to_vec() }).ok()?;
     let output = std::process::Command::new("/proc/self/exe")
         .arg0("dam-usage")
         .args([ARGUMENT, &job])
@@ -125,7 +135,7 @@ fn counted_by_helper(dirs: &[PathBuf], ids: Ids) -> Option<u64> {
 pub fn main() -> ! {
     let answer = || -> Option<u64> {
         let job = std::env::args_os().nth(2)?.into_string().ok()?;
-        let (ids, dirs): (Ids, Vec<PathBuf>) = serde_json::from_str(&job).ok()?;
+        let Counting { ids, dirs } = serde_json::from_str(&job).ok()?;
         enter_user_namespace(ids, rustix::thread::UnshareFlags::empty()).ok()?;
         Some(count(&dirs).0)
     };

@@ -10,7 +10,9 @@ use cofferdam_git::layer::LayerStack;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::Task;
 use cofferdam_sandbox::Ids;
+use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
+use serde_with::As;
 
 use crate::Error;
 use crate::diagnose::Diagnosis;
@@ -23,7 +25,7 @@ use crate::target::TargetRef;
 #[serde(default)]
 pub struct Facts {
     /// A directory in the repository from which it is found again.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "As::<Option<TextOrBytes>>")]
     pub repo_dir: Option<PathBuf>,
     /// What is to be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +53,7 @@ pub struct Facts {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// Where the command was started, inside.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", with = "As::<Option<TextOrBytes>>")]
     pub cwd: Option<PathBuf>,
     /// What it was given to read.
     #[serde(skip_serializing_if = "Vec::is_empty")]

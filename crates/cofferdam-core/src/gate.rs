@@ -289,7 +289,7 @@ fn run_once(
             "check": check.name,
             "base": candidate.tip,
             "level": job.request.level,
-            "top": boundary.top(&context, &job.place),
+            "top": boundary.top(&context, &job.place).display().to_string(),
             "network": boundary.network(Network::None),
         }),
     };

@@ -12,7 +12,9 @@ use std::process::{Child, ChildStdout, Stdio};
 use cofferdam_git::GitError;
 use cofferdam_git::harvest::{ChangeSet, CommitText, Refusal, Rules, collect, scan, scan_copy};
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
+use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
+use serde_with::As;
 
 use crate::context::Context;
 use crate::error::IoContext;
@@ -36,6 +38,7 @@ pub(crate) enum From {
 struct Reading {
     from: From,
     ids: Ids,
+    #[serde(with = "As::<TextOrBytes>")]
     base: PathBuf,
     lower: Vec<String>,
     upper: String,

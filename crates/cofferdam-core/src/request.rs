@@ -1,13 +1,14 @@
 //! What a person asked for.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use cofferdam_ledger::TaskName;
 use cofferdam_sandbox::{Limits, Network, Wall};
+use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
+use serde_with::As;
 
 use crate::input::Input;
 
@@ -92,7 +93,7 @@ impl Check {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     /// Program and arguments.
-    #[serde(with = "words")]
+    #[serde(with = "As::<Vec<TextOrBytes>>")]
     pub argv: Vec<OsString>,
     /// The commit to start from; the target's tip when not given.
     pub base: Option<String>,
@@ -104,6 +105,7 @@ pub struct Request {
     pub no_check: bool,
     /// Paths that are not in the base and that the task gets a copy of, relative
     /// to the top of the repository.
+    #[serde(with = "As::<Vec<TextOrBytes>>")]
     pub carry: Vec<PathBuf>,
     /// Start from the uncommitted work in the checkout.
     pub carry_dirty: bool,
@@ -188,41 +190,5 @@ mod duration {
         let text = Option::<String>::deserialize(from)?;
         text.map(|text| humantime::parse_duration(&text).map_err(serde::de::Error::custom))
             .transpose()
-    }
-}
-
-/// Arguments as text where they are text, else as bytes.
-mod words {
-    use super::{Deserialize, OsStrExt, OsString, OsStringExt, Serialize};
-    use serde::{Deserializer, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    enum Word {
-        Text(String),
-        Bytes(Vec<u8>),
-    }
-
-    pub(super) fn serialize<S: Serializer>(value: &[OsString], to: S) -> Result<S::Ok, S::Error> {
-        let words: Vec<Word> = value
-            .iter()
-            .map(|word| match word.to_str() {
-                Some(text) => Word::Text(text.to_owned()),
-                None => Word::Bytes(word.as_bytes().to_vec()),
-            })
-            .collect();
-        words.serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Vec<OsString>, D::Error> {
-        Ok(Vec::<Word>::deserialize(from)?
-            .into_iter()
-            .map(|word| match word {
-                Word::Text(text) => text.into(),
-                Word::Bytes(bytes) => OsString::from_vec(bytes),
-            })
-            .collect())
     }
 }

@@ -396,7 +396,10 @@ fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
             .work_tree(&top)
             .env("GIT_INDEX_FILE", &index)
             .env("GIT_OBJECT_DIRECTORY", job.store.dir().join("objects"))
-            .env("GIT_ALTERNATE_OBJECT_DIRECTORIES", &job.repo.objects)
+            .env(
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+                cofferdam_git::alternates::variable(&job.repo.objects),
+            )
             .setting("core.splitIndex=false")
     };
     git().args(["add", "--all"]).run()?;
@@ -533,6 +536,8 @@ pub(crate) fn told(
     role: &str,
     feedback: Option<Vec<u8>>,
 ) -> Told {
+    let carried: Vec<String> =
+        job.request.carry.iter().map(|path| path.display().to_string()).collect();
     Told {
         task: job.id.to_string(),
         attempt: job.facts.attempt,
@@ -545,11 +550,14 @@ pub(crate) fn told(
             "base": job.facts.base,
             "target": job.target().to_string(),
             "level": job.request.level,
-            "top": boundary::of_level(job.request.level).top(context, &job.place),
+            "top": boundary::of_level(job.request.level)
+                .top(context, &job.place)
+                .display()
+                .to_string(),
             "network": job.request.network,
             "wall": job.request.wall,
             "read_only": job.request.read_only,
-            "carried": job.request.carry,
+            "carried": carried,
             "inputs": job.facts.inputs.iter().map(|input| &input.dest).collect::<Vec<_>>(),
             "timeout_s": job.request.timeout.map(|timeout| timeout.as_secs()),
         }),

@@ -40,7 +40,9 @@ impl RunAs {
         if !rustix::process::geteuid().is_root() || owner.uid() == 0 {
             return Ok(None);
         }
-        let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        // The names of people are in whatever encoding.
+        let accounts = std::fs::read("/etc/passwd").unwrap_or_default();
+        let accounts = String::from_utf8_lossy(&accounts);
         let home = home_in(&accounts, owner.uid()).unwrap_or_else(|| "/nonexistent".into());
         Ok(Some(RunAs { uid: owner.uid(), gid: owner.gid(), home }))
     }

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use crate::{CommitId, GitError, IoContext, PersonConfig, Repository, Started};
+use crate::{CommitId, GitError, IoContext, PersonConfig, Repository, Started, alternates};
 
 /// Where the borrowed object directories appear inside a context, numbered from 0.
 pub const OBJECTS_INSIDE: &str = "/run/dam/objects";
@@ -104,12 +104,8 @@ impl TaskGit<'_> {
         if !self.excludes.is_empty() {
             put("info/exclude", self.excludes)?;
         }
-        let mut alternates = Vec::new();
-        for dir in self.object_dirs {
-            alternates.extend(dir.as_os_str().as_encoded_bytes());
-            alternates.push(b'\n');
-        }
-        put("objects/info/alternates", &alternates)?;
+        let borrowed = alternates::file_of(self.object_dirs.iter().map(PathBuf::as_path));
+        put("objects/info/alternates", &borrowed)?;
         let shallow = self.repo.common_dir.join("shallow");
         match std::fs::read(&shallow) {
             Ok(bytes) => put("shallow", &bytes),

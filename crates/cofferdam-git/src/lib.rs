@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alternates;
 mod attributes;
 mod command;
 mod config;

@@ -1,5 +1,7 @@
 //! The person's repository.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -7,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::store::{ask_top_file, top_file_in};
 use crate::{
     CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, RunAs, Started,
-    TreeId, version,
+    TreeId, alternates, version,
 };
 
 /// git's exit code for an option that it does not know.
@@ -57,7 +59,7 @@ pub struct Discovery<'a> {
     owner: Option<RunAs>,
     config: Started,
     at_head: Started,
-    place: Started,
+    place: Asked,
 }
 
 impl<'a> Discovery<'a> {
@@ -81,7 +83,7 @@ impl<'a> Discovery<'a> {
         let git = || GitCommand::discovering(owner.as_ref()).current_dir(dir);
         let asked = [format!("{revision}^{{commit}}"), format!("{revision}^{{tree}}")];
         let more = ["--symbolic-full-name", "HEAD"].map(str::to_owned);
-        let place = ask(dir, git(), asked.iter().chain(&more))?;
+        let place = ask(git(), asked.iter().chain(&more))?;
         let config = PersonConfig::start(git())?;
         let at_head = ask_top_file(git(), "HEAD", file).start()?;
         Ok(Discovery { dir, base, file, owner, config, at_head, place })
@@ -121,7 +123,7 @@ impl Repository {
     /// [`GitError::NotARepository`].
     pub fn find(dir: &Path) -> Result<Repository, GitError> {
         let owner = RunAs::owner_of(dir).at("look at", dir)?;
-        let asked = ask(dir, GitCommand::discovering(owner.as_ref()).current_dir(dir), &[])?;
+        let asked = ask(GitCommand::discovering(owner.as_ref()).current_dir(dir), &[])?;
         Ok(answered(dir, owner, asked, 0)?.0)
     }
 
@@ -140,7 +142,6 @@ impl Repository {
     #[must_use]
     pub fn key(&self) -> String {
         use std::fmt::Write;
-        use std::os::unix::ffi::OsStrExt;
         let hash = Sha256::digest(self.common_dir.as_os_str().as_bytes());
         let named = if self.common_dir.ends_with(".git") {
             self.common_dir.parent().unwrap_or(&self.common_dir)
@@ -192,14 +193,7 @@ impl Repository {
         let mut at = 0;
         while let Some(dir) = dirs.get(at).cloned() {
             at += 1;
-            let file = dir.join("info/alternates");
-            let text = match std::fs::read_to_string(&file) {
-                Ok(text) => text,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error).at("read", &file),
-            };
-            for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-                let path = dir.join(line);
+            for path in alternates::of(&dir)? {
                 let path = std::fs::canonicalize(&path).unwrap_or(path);
                 if !dirs.contains(&path) && path.is_dir() && dirs.len() < MOST {
                     dirs.push(path);
@@ -210,28 +204,36 @@ impl Repository {
     }
 }
 
+/// What `git rev-parse` was asked.
+#[derive(Debug)]
+struct Asked {
+    git: Started,
+    /// Echoed between the answers that are paths: one may have a line break in it.
+    mark: String,
+}
+
 /// Asks `git rev-parse` where the repository is, and `questions`. It stops at the
 /// first that it can't answer, echoing it perhaps.
 fn ask<'a>(
-    dir: &Path,
     git: GitCommand,
     questions: impl IntoIterator<Item = &'a String>,
-) -> Result<Started, GitError> {
-    // Its answers are lines.
-    let here = std::fs::canonicalize(dir).at("find", dir)?;
-    if here.as_os_str().as_encoded_bytes().contains(&b'\n') {
-        let why = "a path with a line break in it is not supported yet";
-        return Err(GitError::Unsupported(
-            format!("`{}`: {why}", here.display()).replace('\n', "\\n"),
-        ));
-    }
-    git.args(["rev-parse", "--path-format=absolute", "--is-bare-repository"])
-        .args(["--git-dir", "--git-common-dir", "--git-path", "objects"])
-        .args(["--show-object-format", "--is-inside-work-tree"])
+) -> Result<Asked, GitError> {
+    let random = cofferdam_tree::random_name(16).map_err(|error| GitError::Io {
+        step: "ask",
+        path: "getrandom".into(),
+        source: error,
+    })?;
+    let mark = format!("--end-{random}");
+    let git = git
+        .args(["rev-parse", "--path-format=absolute"])
+        .args(["--is-bare-repository", "--show-object-format", "--git-dir", &mark])
+        .args(["--git-common-dir", &mark, "--git-path", "objects", &mark])
+        .args(["--is-inside-work-tree"])
         .args(questions)
         // Last: without a worktree it is an error.
         .args(["--show-cdup"])
-        .start()
+        .start()?;
+    Ok(Asked { git, mark })
 }
 
 /// The answers to [`ask`]: the repository, and what was said to its questions, to
@@ -239,15 +241,11 @@ fn ask<'a>(
 fn answered(
     dir: &Path,
     owner: Option<RunAs>,
-    asked: Started,
+    asked: Asked,
     expected: usize,
 ) -> Result<(Repository, Vec<String>), GitError> {
-    let done = asked.finish()?;
-    let text = String::from_utf8(done.stdout.clone())
-        .map_err(|_| GitError::Unsupported("the repository's path is not UTF-8".into()))?;
-    let lines: Vec<&str> = text.lines().collect();
-    let [bare, git_dir, common_dir, objects, format, inside, answers @ ..] = lines.as_slice()
-    else {
+    let done = asked.git.finish()?;
+    let Some((found, rest)) = parse(&done.stdout, &asked.mark) else {
         return Err(if done.stderr.contains("not a git repository") {
             GitError::NotARepository(dir.into())
         } else if done.stderr.contains("detected dubious ownership") {
@@ -256,27 +254,67 @@ fn answered(
             done.failed()
         });
     };
-    let format = match *format {
+    let format = match found.format.as_str() {
         "sha1" => ObjectFormat::Sha1,
         "sha256" => ObjectFormat::Sha256,
         other => {
             return Err(GitError::Unsupported(format!("object format `{other}` is not known")));
         }
     };
-    let worktree = match (*bare, *inside, answers.get(expected)) {
-        ("false", "true", Some(up)) => {
+    let mut answers = rest.lines().map(str::to_owned);
+    let inside = answers.next();
+    let answers: Vec<String> = answers.collect();
+    let worktree = match (found.bare.as_str(), inside.as_deref(), answers.get(expected)) {
+        ("false", Some("true"), Some(up)) => {
             let top = dir.join(up);
             Some(std::fs::canonicalize(&top).at("find", top)?)
         }
         _ => None,
     };
-    let repo = Repository {
-        worktree,
-        git_dir: git_dir.into(),
-        common_dir: common_dir.into(),
-        objects: objects.into(),
-        format,
-        owner,
-    };
-    Ok((repo, answers.iter().take(expected).map(|line| (*line).to_owned()).collect()))
+    let [git_dir, common_dir, objects] = found.paths;
+    let repo = Repository { worktree, git_dir, common_dir, objects, format, owner };
+    Ok((repo, answers.into_iter().take(expected).collect()))
+}
+
+/// The first answers to [`ask`], which are those about the repository.
+struct Found {
+    bare: String,
+    format: String,
+    /// Git directory, common directory, objects.
+    paths: [PathBuf; 3],
+}
+
+/// Parts what git answered; gives the lines behind [`Found`] as well.
+fn parse(answer: &[u8], mark: &str) -> Option<(Found, String)> {
+    let mark = format!("\n{mark}\n").into_bytes();
+    let mut rest = answer;
+    let mut paths = Vec::new();
+    for _ in 0..3 {
+        let end = rest.windows(mark.len()).position(|bytes| bytes == mark)?;
+        paths.push(&rest[..end]);
+        rest = &rest[end + mark.len()..];
+    }
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+    let mut first = paths[0].splitn(3, |byte| *byte == b'\n');
+    let (bare, format) = (text(first.next()?)?, text(first.next()?)?);
+    let paths = [first.next()?, paths[1], paths[2]];
+    let paths = paths.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+    Some((Found { bare, format, paths }, text(rest)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_parted_whatever_the_paths_are() {
+        let answer = b"false\nsha1\n/a\nb\xff/.git\n--end-1\n/c\n--end-1\n/d\n--end-1\ntrue\n../\n";
+        let (found, rest) = parse(answer, "--end-1").unwrap();
+        assert_eq!((found.bare.as_str(), found.format.as_str()), ("false", "sha1"));
+        let [git_dir, common_dir, objects] = found.paths;
+        assert_eq!(git_dir.as_os_str().as_bytes(), b"/a\nb\xff/.git");
+        assert_eq!((common_dir, objects), ("/c".into(), "/d".into()));
+        assert_eq!(rest, "true\n../\n");
+        assert!(parse(b"false\nsha1\n/a\n", "--end-1").is_none());
+    }
 }

@@ -9,6 +9,7 @@ use cofferdam_tree::durable::write_atomic;
 
 use crate::{
     CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, Repository, TreeId,
+    alternates,
 };
 
 /// See the module.
@@ -171,18 +172,13 @@ fn create(dir: &Path, repo: &Repository) -> Result<(), GitError> {
          [pack]\n\twriteReverseIndex = false\n[core]\n\tbigFileThreshold = 8m\n",
         extension.0, extension.1
     );
-    let mut alternates = repo.objects.as_os_str().to_owned();
-    alternates.push("\n");
     let write = |name: &str, bytes: &[u8]| {
         let path = draft.join(name);
         std::fs::write(&path, bytes).at("write", &path)
     };
     write("HEAD", b"ref: refs/heads/none\n")?;
     write("config", config.as_bytes())?;
-    write(
-        "objects/info/alternates",
-        std::os::unix::ffi::OsStrExt::as_bytes(alternates.as_os_str()),
-    )?;
+    write("objects/info/alternates", &alternates::file_of([repo.objects.as_path()]))?;
     match std::fs::rename(&draft, dir) {
         Ok(()) => Ok(()),
         // Somebody else made it meanwhile: theirs is as good.

@@ -12,6 +12,12 @@ use std::path::{Path, PathBuf};
 
 use crate::{Ids, SandboxError};
 
+/// What is mounted, as the kernel tells it. Names of mount points are in whatever
+/// encoding.
+pub(crate) fn mountinfo() -> std::io::Result<String> {
+    Ok(String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo")?).into_owned())
+}
+
 /// Refuses when a task of `ids` that can make namespaces could control the group
 /// that it starts in.
 ///
@@ -19,7 +25,7 @@ use crate::{Ids, SandboxError};
 /// [`SandboxError::Setup`] that names the group.
 pub fn refuse_delegated(ids: Ids) -> Result<(), SandboxError> {
     let failed = |source| SandboxError::Supervisor { step: "look at the control groups", source };
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(failed)?;
+    let mounts = mountinfo().map_err(failed)?;
     let own = std::fs::read_to_string("/proc/self/cgroup").map_err(failed)?;
     let Some(group) = undelegated_group(&mounts, &own) else { return Ok(()) };
     if is_controlled_by(&group, ids).map_err(failed)? {

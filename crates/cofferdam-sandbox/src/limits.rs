@@ -98,7 +98,7 @@ impl Group {
     pub fn create(name: &str, limits: &Limits) -> Group {
         let mut group = Group::default();
         let Ok(own) = std::fs::read_to_string("/proc/self/cgroup") else { return group };
-        let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return group };
+        let Ok(mounts) = crate::cgroup::mountinfo() else { return group };
         for (controller, wanted) in
             [(Controller::Memory, limits.memory), (Controller::Cpu, limits.cpus)]
         {

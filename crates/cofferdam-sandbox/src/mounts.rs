@@ -126,8 +126,9 @@ fn private_source(
 /// Whether an id is that of somebody with an account, who is not to be given what only
 /// root can read.
 fn is_account(uid: u32) -> bool {
-    let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    accounts
+    // The names of people are in whatever encoding.
+    let accounts = std::fs::read("/etc/passwd").unwrap_or_default();
+    String::from_utf8_lossy(&accounts)
         .lines()
         .any(|line| line.split(':').nth(2).and_then(|uid| uid.parse().ok()) == Some(uid))
 }

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
+use serde_with::As;
 
 use crate::{Ids, Limits};
 
@@ -16,12 +18,14 @@ pub struct Spec {
     /// [`Mount::Bind`] are resolved. Short relative names keep the host's paths
     /// out of the task's `/proc/self/mountinfo` and within the length that the
     /// kernel takes (256 bytes a value).
+    #[serde(with = "As::<TextOrBytes>")]
     pub base_dir: PathBuf,
     /// What of the host the command sees.
     pub view: View,
     /// How the second wall stands.
     pub wall: Wall,
     /// Directories in which the command may write, as it sees them (for Landlock).
+    #[serde(with = "As::<Vec<TextOrBytes>>")]
     pub writable: Vec<PathBuf>,
     /// What pid 1 has to see to: the limits that no control group holds.
     pub limits: Limits,
@@ -60,8 +64,10 @@ pub enum Mount {
     /// A host file or directory, with everything mounted below it.
     Bind {
         /// Host path, absolute or relative to [`Spec::base_dir`].
+        #[serde(with = "As::<TextOrBytes>")]
         source: PathBuf,
         /// Path inside.
+        #[serde(with = "As::<TextOrBytes>")]
         dest: PathBuf,
         /// Whether the task can write there.
         writable: bool,
@@ -72,21 +78,25 @@ pub enum Mount {
     /// starts. A small one that everybody may read is copied: a mount costs more.
     Copy {
         /// Absolute path.
+        #[serde(with = "As::<TextOrBytes>")]
         path: PathBuf,
     },
     /// A host directory through an overlay of the task's own: reads come from there,
     /// writes and locks stay here. What is mounted below it is not seen.
     Private {
         /// Host path, absolute.
+        #[serde(with = "As::<TextOrBytes>")]
         source: PathBuf,
         /// Paths in it, relative, that are not there inside, whether they exist
         /// outside or not.
+        #[serde(with = "As::<Vec<TextOrBytes>>")]
         hidden: Vec<PathBuf>,
         /// Upper directory, relative to [`Spec::base_dir`].
         upper: String,
         /// Work directory on the same file system as `upper`.
         work: String,
         /// Path inside.
+        #[serde(with = "As::<TextOrBytes>")]
         dest: PathBuf,
     },
     /// A private overlay.
@@ -99,11 +109,13 @@ pub enum Mount {
         /// Work directory on the same file system as `upper`.
         work: Option<String>,
         /// Path inside.
+        #[serde(with = "As::<TextOrBytes>")]
         dest: PathBuf,
     },
     /// An empty file system in memory.
     Tmpfs {
         /// Path inside.
+        #[serde(with = "As::<TextOrBytes>")]
         dest: PathBuf,
         /// Permission bits of its root.
         mode: u32,
@@ -113,6 +125,7 @@ pub enum Mount {
     /// A small read-only file with this content.
     File {
         /// Path inside.
+        #[serde(with = "As::<TextOrBytes>")]
         dest: PathBuf,
         /// Its content.
         content: Vec<u8>,
@@ -120,13 +133,16 @@ pub enum Mount {
     /// A symbolic link.
     Symlink {
         /// Path inside.
+        #[serde(with = "As::<TextOrBytes>")]
         dest: PathBuf,
         /// What it says.
+        #[serde(with = "As::<TextOrBytes>")]
         target: PathBuf,
     },
     /// An empty directory.
     Dir {
         /// Path inside.
+        #[serde(with = "As::<TextOrBytes>")]
         dest: PathBuf,
     },
     /// A private `/dev`: null, zero, full, random, urandom, tty, own pts, shm.
@@ -163,13 +179,17 @@ pub enum Wall {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Command {
     /// Program and arguments. A program without `/` is looked up in `PATH`.
+    #[serde(with = "As::<Vec<TextOrBytes>>")]
     pub argv: Vec<OsString>,
     /// The whole environment; nothing is inherited.
+    #[serde(with = "As::<Vec<(TextOrBytes, TextOrBytes)>>")]
     pub env: Vec<(OsString, OsString)>,
     /// Working directory, a path inside.
+    #[serde(with = "As::<TextOrBytes>")]
     pub cwd: PathBuf,
     /// The working directory when that one can't be entered: an earlier attempt may have
     /// moved it.
+    #[serde(with = "As::<TextOrBytes>")]
     pub else_cwd: PathBuf,
     /// File mode creation mask.
     pub umask: u32,

@@ -32,7 +32,7 @@ pub use durable::{DurableError, fsync_dir, replace, write_atomic, write_atomic_a
 pub use layer::{LayerDraft, LayerError, LayerStore};
 pub use layer_meta::{LayerId, LayerKind, LayerMeta};
 pub use lock::{Lock, LockError, is_held};
-pub use path::BytePath;
+pub use path::{BytePath, TextOrBytes};
 pub use random::name as random_name;
 pub use remove::{RemoveError, remove_tree};
 pub use stat::{FileStat, FileTime};

@@ -1,7 +1,13 @@
 //! Paths as bytes: shown without ambiguity, accepted only when they stay below
 //! the directory they are relative to.
 
+use std::ffi::OsString;
 use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_with::{DeserializeAs, SerializeAs};
 
 /// A path that need not be UTF-8. `Display` escapes control characters,
 /// backslashes and bytes that are not UTF-8, so that a hostile name can neither
@@ -56,6 +62,51 @@ fn is_format_control(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
+/// How a path or a word of a command line is kept in JSON: as text where it is
+/// UTF-8, else as its bytes. For `#[serde(with = "As::<…>")]`.
+#[derive(Debug)]
+pub struct TextOrBytes;
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Form<'a> {
+    Text(std::borrow::Cow<'a, str>),
+    Bytes(Vec<u8>),
+}
+
+impl Form<'_> {
+    fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Form::Text(text) => text.into_owned().into_bytes(),
+            Form::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+macro_rules! kept_as_text_or_bytes {
+    ($owned:ty, $as_os:expr) => {
+        impl SerializeAs<$owned> for TextOrBytes {
+            fn serialize_as<S: Serializer>(value: &$owned, to: S) -> Result<S::Ok, S::Error> {
+                let value: &std::ffi::OsStr = $as_os(value);
+                match value.to_str() {
+                    Some(text) => Form::Text(text.into()),
+                    None => Form::Bytes(value.as_bytes().to_vec()),
+                }
+                .serialize(to)
+            }
+        }
+
+        impl<'de> DeserializeAs<'de, $owned> for TextOrBytes {
+            fn deserialize_as<D: Deserializer<'de>>(from: D) -> Result<$owned, D::Error> {
+                Ok(OsString::from_vec(Form::deserialize(from)?.into_bytes()).into())
+            }
+        }
+    };
+}
+
+kept_as_text_or_bytes!(PathBuf, Path::as_os_str);
+kept_as_text_or_bytes!(OsString, OsString::as_os_str);
+
 /// The components of a relative path, or `None` when it is empty, absolute, has
 /// an empty, `.` or `..` component, or a NUL.
 pub(crate) fn components(path: &[u8]) -> Option<Vec<&[u8]>> {
@@ -77,6 +128,21 @@ mod tests {
         let shown = BytePath(b"a\nb\xff\x1b[31m\xc3\xa9\\\xe2\x80\xae".to_vec()).to_string();
         assert_eq!(shown, "a\\nb\\xff\\u{1b}[31m\u{e9}\\\\\\u{202e}");
         assert_eq!(BytePath(Vec::new()).to_string(), ".");
+    }
+
+    #[test]
+    fn paths_that_are_no_text_come_back_from_json() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Kept {
+            #[serde(with = "serde_with::As::<Vec<TextOrBytes>>")]
+            paths: Vec<PathBuf>,
+        }
+        let paths = [b"/a/\xc3\xa9".as_slice(), b"/b\n\xff"]
+            .map(|path| PathBuf::from(OsString::from_vec(path.to_vec())));
+        let kept = Kept { paths: paths.to_vec() };
+        let text = serde_json::to_string(&kept).unwrap();
+        assert_eq!(text, r#"{"paths":["/a/é",[47,98,10,255]]}"#);
+        assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), kept);
     }
 
     #[test]

@@ -79,8 +79,12 @@ fn is_own_group(root: &Path, users: &[Vec<String>], gid: u32, owner: u32) -> boo
 
 /// Lines of a table of users or groups; none when it can't be read.
 fn table(root: &Path, path: &str) -> Vec<Vec<String>> {
-    let text = std::fs::read_to_string(under(root, path)).unwrap_or_default();
-    text.lines().map(|line| line.trim().split(':').map(str::to_owned).collect()).collect()
+    // The names of people are in whatever encoding.
+    let text = std::fs::read(under(root, path)).unwrap_or_default();
+    String::from_utf8_lossy(&text)
+        .lines()
+        .map(|line| line.trim().split(':').map(str::to_owned).collect())
+        .collect()
 }
 
 fn has_list(path: &Path) -> std::io::Result<bool> {

@@ -27,6 +27,7 @@ pub struct LockRecord {
     /// The worktree.
     pub worktree: Worktree,
     /// The lock file's name before it was taken.
+    #[serde(with = "serde_with::As::<cofferdam_tree::TextOrBytes>")]
     pub draft: PathBuf,
     /// Device and inode of the lock file.
     pub identity: (u64, u64),

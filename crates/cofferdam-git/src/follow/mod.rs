@@ -45,7 +45,7 @@ use cofferdam_failpoint::hit;
 use cofferdam_tree::BytePath;
 
 use crate::layer::{Difference, parse_raw};
-use crate::{CommitId, GitCommand, GitError, IoContext, Repository};
+use crate::{CommitId, GitCommand, GitError, IoContext, Repository, alternates};
 use lock::IndexLock;
 
 const GITLINK: u32 = 0o160_000;
@@ -410,7 +410,7 @@ fn first_kept(
 
 fn borrowing(git: GitCommand, lender: Option<&Path>) -> GitCommand {
     match lender {
-        Some(objects) => git.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", objects),
+        Some(objects) => git.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", alternates::variable(objects)),
         None => git,
     }
 }

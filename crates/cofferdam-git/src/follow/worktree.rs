@@ -1,6 +1,11 @@
 //! Which worktrees have a branch checked out.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use cofferdam_tree::TextOrBytes;
+use serde_with::As;
 
 use crate::{GitCommand, GitError, Repository};
 
@@ -8,8 +13,10 @@ use crate::{GitCommand, GitError, Repository};
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Worktree {
     /// Its top directory.
+    #[serde(with = "As::<TextOrBytes>")]
     pub dir: PathBuf,
     /// Its git directory.
+    #[serde(with = "As::<TextOrBytes>")]
     pub git_dir: PathBuf,
 }
 
@@ -69,6 +76,11 @@ pub(super) fn git_dirs(repo: &Repository) -> Vec<PathBuf> {
     git_dirs
 }
 
+/// The path that a line holds.
+fn a_path(line: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(line.strip_suffix(b"\n").unwrap_or(line)))
+}
+
 /// The top directory that belongs to a git directory; none for a bare repository
 /// and for a linked worktree whose directory is gone.
 fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError> {
@@ -76,9 +88,9 @@ fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError
         return Ok(repo.worktree.clone());
     }
     if git_dir != repo.common_dir {
-        let link = std::fs::read_to_string(git_dir.join("gitdir")).unwrap_or_default();
+        let link = std::fs::read(git_dir.join("gitdir")).unwrap_or_default();
         // From git 2.48 on it may be relative.
-        let top = git_dir.join(link.trim()).parent().map(Path::to_owned);
+        let top = git_dir.join(a_path(&link)).parent().map(Path::to_owned);
         return Ok(top.filter(|top| !link.is_empty() && top.is_dir()));
     }
     let done = GitCommand::persons(git_dir, repo.owner.as_ref())
@@ -90,8 +102,8 @@ fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError
     let done = GitCommand::persons(git_dir, repo.owner.as_ref())
         .args(["config", "--get", "core.worktree"])
         .finish()?;
-    let configured = String::from_utf8_lossy(&done.stdout).trim().to_owned();
-    let top = if configured.is_empty() {
+    let configured = a_path(&done.stdout);
+    let top = if configured.as_os_str().is_empty() {
         git_dir.parent().map(Path::to_owned)
     } else {
         Some(git_dir.join(configured))

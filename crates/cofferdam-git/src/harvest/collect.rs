@@ -13,6 +13,7 @@ use std::path::Path;
 
 use super::frame::Frame;
 use super::{Refusal, names};
+use crate::alternates::quoted;
 use crate::command::Conversation;
 use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, layer, publish};
 
@@ -555,11 +556,11 @@ impl Importer {
             match edit {
                 Edit::Delete(path) => {
                     line.extend(b"D ");
-                    quote(path, &mut line);
+                    line.extend(quoted(path));
                 }
                 Edit::Put { path, mode, blob } => {
                     line.extend(format!("M {mode:o} {blob} ").into_bytes());
-                    quote(path, &mut line);
+                    line.extend(quoted(path));
                 }
             }
             line.push(b'\n');
@@ -588,29 +589,9 @@ impl Importer {
     }
 }
 
-/// A path as fast-import reads it, whatever bytes it holds.
-fn quote(path: &[u8], out: &mut Vec<u8>) {
-    out.push(b'"');
-    for byte in path {
-        match byte {
-            b'"' | b'\\' => out.extend([b'\\', *byte]),
-            b' '..=b'~' => out.push(*byte),
-            other => out.extend(format!("\\{other:03o}").into_bytes()),
-        }
-    }
-    out.push(b'"');
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_quoted_byte_by_byte() {
-        let mut out = Vec::new();
-        quote(b"a \"b\"\n\xff\\", &mut out);
-        assert_eq!(out, b"\"a \\\"b\\\"\\012\\377\\\\\"");
-    }
 
     #[test]
     fn text_is_told_from_binary_as_git_does() {
