@@ -121,7 +121,8 @@ pub(crate) fn admit<'a>(
     if request.wall == Wall::Nested {
         refuse_delegated(ids).map_err(Error::Isolation)?;
     }
-    let place = Place::new(dam, &found.repo, &config, ids)?;
+    let modules = dam.modules(&found.repo, &store, &found.tree)?;
+    let place = Place::new(dam, &found.repo, &config, &store, modules, ids)?;
     let excludes = gitdir::excludes(&found.repo, &config)?;
     let cwd = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let cwd = if cwd.starts_with(&place.top) { cwd } else { place.top.clone() };

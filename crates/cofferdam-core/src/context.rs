@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_git::gitdir::TaskGit;
 use cofferdam_git::layer::LayerStack;
+use cofferdam_git::modules::Module;
 use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_sandbox::view::{Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Ids, Limits, Network, Wall};
@@ -51,6 +52,10 @@ pub struct Place {
     pub top: PathBuf,
     /// Object directories to be borrowed.
     pub objects: Vec<PathBuf>,
+    /// The submodules that a task sees.
+    pub modules: Vec<Module>,
+    /// What Git LFS keeps of the repository, if it does.
+    pub lfs: Option<PathBuf>,
     /// Who the task is inside.
     pub person: Person,
     /// Name and mail address that git commits with, inside as outside.
@@ -74,6 +79,8 @@ impl Place {
         dam: &Dam,
         repo: &Repository,
         config: &PersonConfig,
+        store: &Store,
+        modules: Vec<Module>,
         ids: Ids,
     ) -> Result<Place, Error> {
         let top = repo.worktree.clone().unwrap_or_else(|| repo.common_dir.clone());
@@ -111,12 +118,16 @@ impl Place {
             });
             hidden.push(checkout.unwrap_or(common).to_owned());
         }
-        let objects = repo.object_dirs()?;
+        let mut objects = repo.object_dirs()?;
+        for module in &modules {
+            objects.extend(module.repo.object_dirs()?);
+        }
         let apart = [hidden.as_slice(), std::slice::from_ref(&top)].concat();
         let tools = Tools::find(&person.home, |name| std::env::var_os(name), &apart);
         tools.check()?;
         let identity = config.identity();
-        Ok(Place { top, objects, person, identity, tools, files: Vec::new(), hidden })
+        let lfs = Some(store.lfs.storage().join("objects")).filter(|dir| dir.is_dir());
+        Ok(Place { top, objects, modules, lfs, person, identity, tools, files: Vec::new(), hidden })
     }
 
     /// Refuses an input that would show what has to stay apart, or lies where nothing
@@ -330,13 +341,21 @@ impl Context {
         self.make_homes(of_host)
     }
 
-    /// Writes the private `.git`.
+    /// Writes the private `.git`, and those of submodules, whose places are relative to
+    /// the top.
     ///
     /// # Errors
     /// [`Error::Git`].
-    pub fn write_git(&self, git: &TaskGit<'_>) -> Result<(), Error> {
+    pub fn write_git(
+        &self,
+        git: &TaskGit<'_>,
+        modules: &[(PathBuf, TaskGit<'_>)],
+    ) -> Result<(), Error> {
         let dir = self.upper().join(".git");
         git.write(&dir)?;
+        for (place, module) in modules {
+            module.write(&self.upper().join(place))?;
+        }
         if self.ids.switch {
             give_below(&dir, self.ids)?;
         }

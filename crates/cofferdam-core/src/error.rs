@@ -187,6 +187,8 @@ impl Error {
                 | GitError::NotTrusted { .. }
                 | GitError::NoSuchRevision(_)
                 | GitError::Unsupported(_)
+                | GitError::Lfs { .. }
+                | GitError::Submodule { .. }
                 | GitError::NotStarted(_),
             ) => ExitCode::Usage,
             Error::Git(GitError::Refused(_)) => ExitCode::CommandFailed,
@@ -237,6 +239,14 @@ impl Error {
             Error::Git(GitError::Refused(_)) => Some(
                 "its context is kept: `dam enter NAME` goes in to mend it, `dam list` names it".into(),
             ),
+            Error::Git(GitError::Lfs { .. }) => Some(
+                "`git lfs install` and `git lfs pull` make it whole; with `GIT_LFS_SKIP_SMUDGE=1` \
+                 tasks see pointers"
+                    .into(),
+            ),
+            Error::Git(GitError::Submodule { .. }) => {
+                Some("`git submodule update --init --recursive` brings it up to date".into())
+            }
             Error::Git(GitError::Unborn(_)) => Some("make a first commit".into()),
             Error::Git(GitError::NotStarted(_)) => Some("install git, 2.38 or newer".into()),
             _ => None,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use cofferdam_git::harvest::{ChangeSet, ChangedPath};
 use cofferdam_git::layer::LayerStack;
+use cofferdam_git::lfs::Pointer;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::Task;
 use cofferdam_sandbox::Ids;
@@ -91,6 +92,9 @@ pub struct Facts {
     /// What was left out of the change set, in words.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
+    /// Content of its files that Git LFS has to keep.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lfs: Vec<Pointer>,
     /// The commit message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -146,6 +150,7 @@ impl Facts {
         self.change = Some(change.commit);
         self.change_tree = Some(change.tree);
         self.left_out = change.left_out;
+        self.lfs = change.lfs;
     }
 
     /// Forgets what an attempt came to, but that there was one.
@@ -153,6 +158,7 @@ impl Facts {
         (self.exit_code, self.signal) = (None, None);
         (self.change, self.change_tree, self.counts) = (None, None, None);
         (self.paths, self.left_out) = (Vec::new(), Vec::new());
+        self.lfs = Vec::new();
         (self.message, self.landed_on) = (None, None);
         self.diagnosis.clear();
         self.checks.clear();
@@ -168,6 +174,7 @@ impl Facts {
             "counts",
             "paths",
             "left_out",
+            "lfs",
             "message",
             "landed_on",
         ];

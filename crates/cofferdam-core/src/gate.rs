@@ -16,8 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cofferdam_git::gitdir::{self, TaskGit};
-use cofferdam_git::layer::LayerMaker;
+use cofferdam_git::gitdir;
 use cofferdam_git::{CommitId, TreeId, merge};
 use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
 use cofferdam_sandbox::{Network, Wall};
@@ -78,7 +77,8 @@ pub(crate) fn judge(
     job.facts.checks.clear();
     job.facts.diagnosis.clear();
     let Request { level, wall, .. } = job.request;
-    let environment = environment(&job.place, level, wall, &job.facts.inputs);
+    let mut environment = environment(&job.place, level, wall, &job.facts.inputs);
+    environment.push_str(&job.store.conversion_key());
     let first = files.pinned.as_ref().unwrap_or(candidate);
     let judgement = judge_one(job, candidate, first, checks, &environment)?;
     if judgement != Judgement::Passed || files.changed.is_empty() {
@@ -252,11 +252,8 @@ fn run_once(
     let limits = limits::apply(&starter, &job.dir, &name, most, required)?;
     let refs = gitdir::list_refs(&job.repo)?;
     let base = job.stack()?.clone();
-    let maker = LayerMaker {
-        store: &job.store,
-        layers: &job.dam.layers,
-        owner: job.ids.switch.then_some((job.ids.uid, job.ids.gid)),
-    };
+    let modules = job.dam.modules(&job.repo, &job.store, &candidate.tree)?;
+    let maker = job.maker(&modules);
     job.dam.pass_collection()?;
     let stack = boundary.layers(&maker, &candidate.tree, Some(&base), &mut |_, _| {})?;
     let dir = job.dir.checks().join(number.to_string());
@@ -267,15 +264,7 @@ fn run_once(
     boundary.fill(&maker, &context, &mut |_, _| {})?;
     let refs = gitdir::listed_refs(refs)?;
     let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
-    context.write_git(&TaskGit {
-        repo: &job.repo,
-        config: &job.config,
-        branch: &format!("dam/{}", job.name),
-        commit: &candidate.commit,
-        refs: &refs,
-        object_dirs: &boundary.object_dirs(&job.place),
-        excludes: &job.excludes,
-    })?;
+    job.write_git(&context, &candidate.commit, &refs, &modules)?;
     context.lend_objects(&job.store, &candidate.commit, &have)?;
     let told = Told {
         task: job.id.to_string(),
@@ -433,6 +422,9 @@ fn environment(place: &Place, level: Level, wall: Wall, inputs: &[InputReport]) 
         take(input.dest.as_os_str().as_bytes());
         take(input.fingerprint.as_bytes());
     }
+    for module in &place.modules {
+        take(&module.path);
+    }
     for dir in &place.tools.dirs {
         take(dir.path.as_os_str().as_bytes());
         for state in dir.state.iter().map(|state| dir.source.join(state)) {
@@ -493,6 +485,8 @@ mod tests {
         let place = |uid: u32| Place {
             top: "/repo".into(),
             objects: Vec::new(),
+            modules: Vec::new(),
+            lfs: None,
             person: Person {
                 ids: Ids { uid, gid: 7, switch: false },
                 name: "ann".into(),

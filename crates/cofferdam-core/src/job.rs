@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cofferdam_git::gitdir;
+use cofferdam_git::gitdir::{self, RefValue, TaskGit};
 use cofferdam_git::harvest::{CommitText, Rules};
-use cofferdam_git::layer::LayerStack;
+use cofferdam_git::layer::{LayerMaker, LayerStack};
+use cofferdam_git::modules::Module;
 use cofferdam_git::publish::Pin;
 use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_ledger::{Change, Durability, State, Task, TaskId, TaskName};
@@ -22,7 +23,7 @@ use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
 use crate::request::Request;
 use crate::target::TargetRef;
-use crate::{Dam, Error, TaskDir};
+use crate::{Dam, Error, TaskDir, boundary};
 
 /// Caps of a harvest.
 const MOST_ENTRIES: u64 = 2_000_000;
@@ -73,7 +74,11 @@ pub(crate) fn reopen<'a>(
     let config = PersonConfig::read(&repo)?;
     let store = dam.store(&repo, &config)?;
     let ids = *Facts::need("user", facts.ids.as_ref())?;
-    let mut place = Place::new(dam, &repo, &config, ids)?;
+    let modules = match &facts.base_tree {
+        Some(tree) => dam.modules(&repo, &store, tree)?,
+        None => Vec::new(),
+    };
+    let mut place = Place::new(dam, &repo, &config, &store, modules, ids)?;
     place.show_inputs(&facts.inputs, &relative_inputs(dam, &dir));
     let excludes = gitdir::excludes(&repo, &config)?;
     Ok(Job {
@@ -184,10 +189,61 @@ impl Job<'_> {
             excludes: self.excludes.clone(),
             ignore_case: self.config.is_true("core.ignorecase"),
             carried: self.carried()?,
+            modules: self.place.modules.iter().map(|module| module.path.clone()).collect(),
             format: self.repo.format,
             most_entries: MOST_ENTRIES,
             most_bytes: MOST_BYTES,
         })
+    }
+
+    /// Makes layers for it.
+    pub(crate) fn maker<'m>(&'m self, modules: &'m [Module]) -> LayerMaker<'m> {
+        LayerMaker {
+            store: &self.store,
+            layers: &self.dam.layers,
+            owner: self.ids.switch.then_some((self.ids.uid, self.ids.gid)),
+            modules,
+        }
+    }
+
+    /// Writes the private `.git` of a context at `commit`, and those of `modules`.
+    pub(crate) fn write_git(
+        &self,
+        context: &Context,
+        commit: &CommitId,
+        refs: &[RefValue],
+        modules: &[Module],
+    ) -> Result<(), Error> {
+        let branch = format!("dam/{}", self.name);
+        let object_dirs = boundary::of_level(self.request.level).object_dirs(&self.place);
+        let git = TaskGit {
+            repo: &self.repo,
+            config: &self.config,
+            branch: Some(&branch),
+            commit,
+            refs,
+            object_dirs: &object_dirs,
+            excludes: &self.excludes,
+        };
+        let mut of_modules = Vec::new();
+        for module in modules {
+            of_modules.push((module, gitdir::listed_refs(gitdir::list_refs(&module.repo)?)?));
+        }
+        let of_modules: Vec<(PathBuf, TaskGit<'_>)> = of_modules
+            .iter()
+            .map(|(module, refs)| {
+                let git = TaskGit {
+                    repo: &module.repo,
+                    config: &module.config,
+                    branch: None,
+                    commit: &module.commit,
+                    refs,
+                    ..git
+                };
+                (module.git_dir(), git)
+            })
+            .collect();
+        context.write_git(&git, &of_modules)
     }
 
     pub(crate) fn stack(&self) -> Result<&LayerStack, Error> {

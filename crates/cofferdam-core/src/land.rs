@@ -16,6 +16,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use cofferdam_git::layer;
+use cofferdam_git::lfs;
 use cofferdam_git::merge::{self, Merged};
 use cofferdam_ledger::{
     Change as LedgerChange, Durability, NewPublication, PublicationState, State,
@@ -154,6 +155,10 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     let change = Facts::need("change set", job.facts.change.as_ref())?.clone();
     let change_tree = Facts::need("change set's tree", job.facts.change_tree.as_ref())?.clone();
     let target = job.target().clone();
+    if matches!(target, TargetRef::Remote(_)) && !job.facts.lfs.is_empty() {
+        job.end(State::Ready, "what Git LFS keeps can't be sent to a remote yet")?;
+        return Ok(None);
+    }
     let now = target.open(&job.repo, &job.store).fingerprint()?;
     let tip = match (&target, now) {
         (TargetRef::NewBranch { .. }, Some(_)) => {
@@ -295,6 +300,7 @@ fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error>
         _ => Some(&candidate.tip),
     };
     let change = Change { old, new: &candidate.commit, task: &task };
+    lfs::publish(&store.lfs, &repo, &job.facts.lfs)?;
     let staged = match open.stage(change) {
         Ok(staged) => staged,
         Err(error) => return not_published(job, error),

@@ -49,8 +49,8 @@ pub fn look_up(dam: &Dam, dir: &Path, argv: &[OsString]) -> Result<Sight, Error>
     let config = PersonConfig::read(&repo)?;
     let owner_of = repo.worktree.clone().unwrap_or_else(|| repo.common_dir.clone());
     let ids = Ids::for_task(&owner_of).at("look at", &owner_of)?;
-    let place = Place::new(dam, &repo, &config, ids)?;
     let store = dam.store(&repo, &config)?;
+    let place = Place::new(dam, &repo, &config, &store, Vec::new(), ids)?;
     let head = repo.resolve("HEAD")?;
     let tree = head.map(|head| merge::tree_of(&store, &head)).transpose()?;
     let in_base = |path: &Path| -> Result<bool, Error> {

@@ -11,9 +11,11 @@
 //! process of its own: mass deletion makes ext4 slow for whoever creates next.
 //! The task's log and receipt stay for 90 days.
 
+use std::collections::HashSet;
 use std::process::Stdio;
 use std::time::Duration;
 
+use cofferdam_git::lfs;
 use cofferdam_git::publish::Unpin;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
 use cofferdam_tree::{LayerId, Lock, Trash};
@@ -386,7 +388,7 @@ fn maker_is_gone(name: &std::ffi::OsStr, prefix: &str) -> Result<bool, Error> {
 
 /// Packs our stores, and lets go of objects that nothing has referred to for two
 /// days: a landing that is going on has objects without a ref.
-fn stores(dam: &Dam, report: &mut GcReport) -> Result<(), Error> {
+fn stores(dam: &Dam, kept_by_lfs: &HashSet<String>, report: &mut GcReport) -> Result<(), Error> {
     let stores = dam.dir().join("store");
     for entry in std::fs::read_dir(&stores).at("read", &stores)? {
         let path = entry.at("read", &stores)?.path();
@@ -397,7 +399,8 @@ fn stores(dam: &Dam, report: &mut GcReport) -> Result<(), Error> {
         let packed = git()
             .args(["repack", "-A", "-d", "-l", "-q", "--unpack-unreachable=2.days.ago"])
             .run()
-            .and_then(|_| git().args(["prune", "--expire=2.days.ago"]).run());
+            .and_then(|_| git().args(["prune", "--expire=2.days.ago"]).run())
+            .and_then(|_| lfs::forget_but(&path, &|oid| kept_by_lfs.contains(oid)));
         // Without its repository there is nothing to borrow from, and nothing to keep.
         if let Err(error) = packed {
             report.kept.push(format!("`{}` can't be packed: {error}", path.display()));
@@ -411,18 +414,18 @@ fn stores(dam: &Dam, report: &mut GcReport) -> Result<(), Error> {
 /// takes directories away from under a git that is writing there.
 fn when_nobody_works(dam: &mut Dam, report: &mut GcReport) -> Result<(), Error> {
     let _collecting = dam.collect_layers()?;
-    let mut used = Vec::new();
+    let (mut used, mut kept_by_lfs) = (Vec::new(), HashSet::new());
     for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
-        if let Some(stack) = Facts::of(&task)?.stack {
-            used.extend(stack.ids);
-        }
+        let facts = Facts::of(&task)?;
+        used.extend(facts.stack.into_iter().flat_map(|stack| stack.ids));
+        kept_by_lfs.extend(facts.lfs.into_iter().map(|pointer| pointer.oid));
         if task.state.is_live() {
             return Ok(());
         }
     }
     unused_layers(dam, &used, report)?;
     if !report.dry_run {
-        stores(dam, report)?;
+        stores(dam, &kept_by_lfs, report)?;
     }
     Ok(())
 }
@@ -434,7 +437,7 @@ fn unused_layers(dam: &Dam, used: &[LayerId], report: &mut GcReport) -> Result<(
     cofferdam_failpoint::hit("gc:layers").at("collect", dam.layers.dir())?;
     let mut layers = dam.layers.list().map_err(failed)?;
     layers.sort_by_key(|(_, meta)| std::cmp::Reverse(meta.created_ms));
-    let mut newest = std::collections::HashSet::new();
+    let mut newest = HashSet::new();
     let mut unused = Vec::new();
     for (id, meta) in layers {
         let group = meta.key.split_once('-').map(|(_, rest)| rest.to_owned()).unwrap_or_default();

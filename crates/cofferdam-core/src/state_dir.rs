@@ -3,7 +3,8 @@
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use cofferdam_git::{PersonConfig, Repository, Store};
+use cofferdam_git::modules::{self, Module};
+use cofferdam_git::{PersonConfig, Repository, Store, TreeId};
 use cofferdam_ledger::{Ledger, TaskId};
 use cofferdam_sandbox::process::ProcessName;
 use cofferdam_tree::{LayerStore, Lock, Trash};
@@ -139,6 +140,16 @@ impl Dam {
     /// [`Error::Git`].
     pub fn store(&self, repo: &Repository, config: &PersonConfig) -> Result<Store, Error> {
         Ok(Store::open(&self.dir.join("store"), repo, config)?)
+    }
+
+    /// The submodules of a tree that are initialised in the person's checkout.
+    pub(crate) fn modules(
+        &self,
+        repo: &Repository,
+        store: &Store,
+        tree: &TreeId,
+    ) -> Result<Vec<Module>, Error> {
+        Ok(modules::initialised(&self.dir.join("store"), repo, store, tree)?)
     }
 
     /// The lock that makes landings into one target serial.

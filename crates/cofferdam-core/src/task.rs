@@ -11,14 +11,14 @@
 //! more. Whatever goes wrong on the way ends the task in a state that says so,
 //! with its work still there.
 
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use cofferdam_git::gitdir::{self, TaskGit};
-use cofferdam_git::layer::LayerMaker;
+use cofferdam_git::gitdir;
 use cofferdam_git::publish::Pin;
 use cofferdam_git::{Discovery, GitError, Started, merge};
 use cofferdam_ledger::{Durability, State, Task};
@@ -289,11 +289,7 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         job.pin = Some(Pin::start(&job.repo, job.id.as_str(), &pinned)?);
     }
     let tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
-    let maker = LayerMaker {
-        store: &job.store,
-        layers: &job.dam.layers,
-        owner: job.ids.switch.then_some((job.ids.uid, job.ids.gid)),
-    };
+    let maker = job.maker(&job.place.modules);
     let reporter = job.reporter;
     job.dam.pass_collection()?;
     let boundary = boundary::of_level(job.request.level);
@@ -312,15 +308,7 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
     boundary.fill(&maker, &context, &mut progress)?;
     job.facts.stack = Some(stack);
     let refs = gitdir::listed_refs(refs)?;
-    context.write_git(&TaskGit {
-        repo: &job.repo,
-        config: &job.config,
-        branch: &format!("dam/{}", job.name),
-        commit: &pinned,
-        refs: &refs,
-        object_dirs: &boundary.object_dirs(&job.place),
-        excludes: &job.excludes,
-    })?;
+    job.write_git(&context, &pinned, &refs, &job.place.modules)?;
     if matches!(job.target(), TargetRef::Remote(_)) {
         // The remote's tip need not be in the person's repository.
         let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
@@ -391,6 +379,9 @@ fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
     }
     let index = job.dir.path().join("dirty-index");
     cofferdam_git::copy_index(&job.repo.git_dir.join("index"), &index)?;
+    // `git add` cleans what Git LFS keeps; the person's storage is not for us to fill.
+    let mut lfs_storage = OsString::from("lfs.storage=");
+    lfs_storage.push(job.store.lfs.own());
     let git = || {
         cofferdam_git::GitCommand::persons(&job.repo.git_dir, None)
             .work_tree(&top)
@@ -401,6 +392,7 @@ fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
                 cofferdam_git::alternates::variable(&job.repo.objects),
             )
             .setting("core.splitIndex=false")
+            .setting(lfs_storage.clone())
     };
     git().args(["add", "--all"]).run()?;
     let tree = cofferdam_git::TreeId(git().args(["write-tree"]).oid()?);

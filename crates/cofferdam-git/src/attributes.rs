@@ -5,10 +5,12 @@
 //! gits take a tree as the source of attributes; with the files in a directory
 //! that serves as the work tree of a call, every git since 2.38 does.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::{GitError, IoContext};
+use crate::command::Conversation;
+use crate::{GitError, IoContext, Store};
 
 const NAME: &[u8] = b".gitattributes";
 
@@ -71,6 +73,82 @@ fn copy_tree(from: &Path, to: &Path) -> Result<(), GitError> {
 /// Whether a directory of attributes holds any.
 pub(crate) fn any(dir: &Path) -> bool {
     std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Whether line endings are converted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Text {
+    Yes,
+    No,
+    Auto,
+    Unset,
+}
+
+/// What the attributes of a path say.
+pub(crate) struct OfPath {
+    pub(crate) text: Text,
+    /// Must be converted whatever it holds.
+    pub(crate) always: bool,
+    pub(crate) filter: Option<String>,
+}
+
+/// A running `git check-attr`.
+pub(crate) struct AttributeReader {
+    talk: Conversation,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl AttributeReader {
+    const NAMES: [&'static str; 6] =
+        ["text", "crlf", "eol", "ident", "filter", "working-tree-encoding"];
+
+    /// With the attributes files in `dir`.
+    pub(crate) fn start(store: &Store, dir: &Path) -> Result<AttributeReader, GitError> {
+        let git = store.git().work_tree(dir);
+        let mut talk =
+            git.args(["check-attr", "--stdin", "-z"]).args(AttributeReader::NAMES).converse()?;
+        let out = BufReader::new(talk.child.stdout.take().expect("piped"));
+        Ok(AttributeReader { talk, out })
+    }
+
+    pub(crate) fn of(&mut self, path: &[u8]) -> Result<OfPath, GitError> {
+        let failed = |answer: String| GitError::Unexpected { command: "check-attr".into(), answer };
+        let stdin = self.talk.child.stdin.as_mut().expect("piped");
+        let asked = stdin.write_all(&[path, b"\0"].concat()).and_then(|()| stdin.flush());
+        asked.map_err(|error| failed(error.to_string()))?;
+        let mut of_path = OfPath { text: Text::Unset, always: false, filter: None };
+        for name in AttributeReader::NAMES {
+            let mut fields = [Vec::new(), Vec::new(), Vec::new()];
+            for field in &mut fields {
+                self.out.read_until(0, field).map_err(|error| failed(error.to_string()))?;
+                if field.pop() != Some(0) {
+                    return Err(failed("cut off".into()));
+                }
+            }
+            let value = String::from_utf8_lossy(&fields[2]).into_owned();
+            match (name, value.as_str()) {
+                (_, "unspecified") => {}
+                // The old name counts where the new one says nothing.
+                ("crlf", _) if of_path.text != Text::Unset => {}
+                ("text" | "crlf", "set" | "input") => of_path.text = Text::Yes,
+                ("text" | "crlf", "unset") => of_path.text = Text::No,
+                ("text" | "crlf", "auto") => of_path.text = Text::Auto,
+                ("eol", "lf" | "crlf") if of_path.text == Text::Unset => of_path.text = Text::Yes,
+                ("ident", "set") => of_path.always = true,
+                ("working-tree-encoding", value) if value != "unset" => of_path.always = true,
+                ("filter", value) if value != "unset" && value != "set" => {
+                    of_path.filter = Some(value.to_owned());
+                }
+                _ => {}
+            }
+        }
+        Ok(of_path)
+    }
+
+    pub(crate) fn end(self) -> Result<(), GitError> {
+        drop(self.out);
+        self.talk.end()
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,10 @@ use crate::{CommitId, GitError, IoContext, PersonConfig, Repository, Started, al
 /// Where the borrowed object directories appear inside a context, numbered from 0.
 pub const OBJECTS_INSIDE: &str = "/run/dam/objects";
 
+/// Where content that Git LFS keeps appears: beside the object directories, where
+/// `git-lfs` looks for what it can borrow.
+pub const LFS_INSIDE: &str = "/run/dam/objects/lfs/objects";
+
 /// Makes the part of `.git` that is the same for every context of a layer.
 pub(crate) fn write_skeleton(git: &Path) -> Result<(), GitError> {
     for dir in ["objects/info", "objects/pack", "refs/heads", "refs/tags", "hooks", "info"] {
@@ -65,15 +69,15 @@ pub fn listed_refs(started: Started) -> Result<Vec<RefValue>, GitError> {
 }
 
 /// What a context's `.git` says.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct TaskGit<'a> {
     /// The repository it borrows from.
     pub repo: &'a Repository,
     /// The person's configuration.
     pub config: &'a PersonConfig,
-    /// Its branch without `refs/heads/`.
-    pub branch: &'a str,
-    /// Where the branch stands.
+    /// Its branch without `refs/heads/`; none in a submodule, where HEAD is detached.
+    pub branch: Option<&'a str>,
+    /// Where HEAD stands.
     pub commit: &'a CommitId,
     /// The other refs.
     pub refs: &'a [RefValue],
@@ -98,7 +102,11 @@ impl TaskGit<'_> {
             let path = git.join(dir);
             std::fs::create_dir_all(&path).at("make", path)?;
         }
-        put("HEAD", format!("ref: refs/heads/{}\n", self.branch).as_bytes())?;
+        let head = match self.branch {
+            Some(branch) => format!("ref: refs/heads/{branch}\n"),
+            None => format!("{}\n", self.commit),
+        };
+        put("HEAD", head.as_bytes())?;
         put("packed-refs", self.packed_refs().as_bytes())?;
         put("config", self.config_text().as_bytes())?;
         if !self.excludes.is_empty() {
@@ -115,14 +123,14 @@ impl TaskGit<'_> {
     }
 
     fn packed_refs(&self) -> String {
-        let own = RefValue {
-            name: format!("refs/heads/{}", self.branch),
+        let own = self.branch.map(|branch| RefValue {
+            name: format!("refs/heads/{branch}"),
             oid: self.commit.to_string(),
             peeled: None,
-        };
-        let mut refs: Vec<&RefValue> =
-            self.refs.iter().filter(|value| value.name != own.name).collect();
-        refs.push(&own);
+        });
+        let is_own = |value: &RefValue| own.as_ref().is_some_and(|own| own.name == value.name);
+        let mut refs: Vec<&RefValue> = self.refs.iter().filter(|value| !is_own(value)).collect();
+        refs.extend(&own);
         refs.sort_by(|a, b| a.name.cmp(&b.name));
         let mut text = "# pack-refs with: peeled fully-peeled sorted \n".to_owned();
         for value in refs {
@@ -159,6 +167,12 @@ impl TaskGit<'_> {
                 quoted(&url),
                 quoted(&format!("+refs/heads/*:refs/remotes/{name}/*"))
             );
+        }
+        // Not required: where the program can't be seen, a task has the content still.
+        for what in ["clean", "smudge", "process"] {
+            if let Some(value) = self.config.get(&format!("filter.lfs.{what}")) {
+                let _ = writeln!(text, "[filter \"lfs\"]\n\t{what} = {}", quoted(value));
+            }
         }
         // The objects are borrowed; packing them here would copy them all.
         text.push_str("[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n");

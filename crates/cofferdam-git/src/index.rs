@@ -44,7 +44,15 @@ pub(crate) struct Entry<'a> {
     pub(crate) at: usize,
     pub(crate) mode: u32,
     pub(crate) path: &'a [u8],
+    /// The object's name, as bytes.
+    oid: &'a [u8],
     bytes: &'a [u8],
+}
+
+impl Entry<'_> {
+    pub(crate) fn oid(&self) -> Option<Oid> {
+        Oid::parse(&self.oid.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
 }
 
 /// An index in memory.
@@ -96,7 +104,8 @@ impl Index {
             short => usize::from(short),
         };
         let end = at + padded(name_at - at + len);
-        Some(Entry { at, mode, path: rest.get(..len)?, bytes: self.bytes.get(at..end)? })
+        let oid = self.bytes.get(at + STAT..flags_at)?;
+        Some(Entry { at, mode, path: rest.get(..len)?, oid, bytes: self.bytes.get(at..end)? })
     }
 
     /// Replaces the stat data of the entry at this offset.

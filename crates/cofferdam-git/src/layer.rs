@@ -21,19 +21,22 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use sha2::{Digest, Sha256};
+
 use cofferdam_tree::stat::{FileStat, FileTime};
 use cofferdam_tree::walk::{Caps, Visit, WalkError, Walker};
 use cofferdam_tree::{LayerDraft, LayerId, LayerKind, LayerMeta, LayerStore};
 
-use crate::attributes::{self, AttributesDir};
+use crate::attributes::{self, AttributeReader, AttributesDir};
 use crate::command::Conversation;
 use crate::index::{Index, NewEntry};
-use crate::{GitError, IoContext, Oid, Store, TreeId, gitdir};
+use crate::lfs::{self, Pointer};
+use crate::modules::{GITLINK, Module};
+use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, gitdir, merge};
 
 /// Beyond this many changed paths a whole checkout is made instead of a delta.
 const MOST_CHANGES: usize = 20_000;
 const AGE: Duration = Duration::from_secs(2);
-const GITLINK: u32 = 0o160_000;
 const SYMLINK: u32 = 0o120_000;
 const TREE: u32 = 0o040_000;
 const EXECUTABLE: u32 = 0o100_755;
@@ -47,6 +50,29 @@ pub struct LayerMaker<'a> {
     pub layers: &'a LayerStore,
     /// Whom the files are to belong to, when it is not the caller.
     pub owner: Option<(u32, u32)>,
+    /// Submodules whose files are part of what a tree shows.
+    pub modules: &'a [Module],
+}
+
+/// Submodules: path and commit.
+type Links = Vec<(Vec<u8>, Oid)>;
+
+/// Files that were written, and their bytes.
+struct Sum {
+    files: u64,
+    bytes: u64,
+}
+
+/// Where a tree is checked out.
+#[derive(Clone, Copy)]
+struct Places<'a> {
+    top: &'a Path,
+    /// Where its index goes.
+    git_dir: &'a Path,
+    /// A directory for what is needed on the way.
+    beside: &'a Path,
+    /// Where its attributes files go besides.
+    attributes: Option<&'a Path>,
 }
 
 /// Layers that together show one tree, topmost first.
@@ -137,6 +163,19 @@ impl LayerMaker<'_> {
         let conversions = self.store.conversion_key();
         if !conversions.is_empty() {
             key = format!("{key}-{conversions}");
+        }
+        if !self.modules.is_empty() {
+            let mut hash = Sha256::new();
+            for module in self.modules {
+                hash.update((module.path.len() as u64).to_le_bytes());
+                hash.update(&module.path);
+                hash.update(module.store.dir().as_os_str().as_bytes());
+            }
+            let hash = hash.finalize();
+            key.push_str(&format!(
+                "-m{:02x}{:02x}{:02x}{:02x}",
+                hash[0], hash[1], hash[2], hash[3]
+            ));
         }
         key
     }
@@ -275,7 +314,6 @@ impl LayerMaker<'_> {
     ) -> Result<LayerMeta, GitError> {
         let top = draft.tree();
         let attributes = attributes::dir_of_layer(top.parent().unwrap_or(top));
-        std::fs::create_dir(&attributes).at("make", &attributes)?;
         let (files, size) = self.check_out(top, tree, Some(&attributes), progress)?;
         Ok(self.meta(key, None, files, size))
     }
@@ -293,7 +331,75 @@ impl LayerMaker<'_> {
         attributes: Option<&Path>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(u64, u64), GitError> {
-        let index_file = top.parent().unwrap_or(top).join("index");
+        let beside = top.parent().unwrap_or(top);
+        let places = Places { top, git_dir: &top.join(".git"), beside, attributes };
+        let (mut sum, links) = self.check_out_files(&places, tree, progress)?;
+        self.check_out_modules(top, b"", &links, &mut sum)?;
+        Ok((sum.files, sum.bytes))
+    }
+
+    /// Checks out the submodules that there are of those at `links`, paths below `above`.
+    fn check_out_modules(
+        &self,
+        top: &Path,
+        above: &[u8],
+        links: &Links,
+        sum: &mut Sum,
+    ) -> Result<(), GitError> {
+        for (path, commit) in links {
+            let path = [above, path].concat();
+            if let Some(module) = self.modules.iter().find(|module| module.path == path) {
+                self.check_out_module(top, module, &CommitId(commit.clone()), sum)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks out a submodule in the tree that begins at `top`, where its directory is
+    /// empty.
+    fn check_out_module(
+        &self,
+        top: &Path,
+        module: &Module,
+        commit: &CommitId,
+        sum: &mut Sum,
+    ) -> Result<(), GitError> {
+        let Ok(tree) = merge::tree_of(&module.store, commit) else {
+            let path = module.path.as_slice().into();
+            return Err(GitError::Submodule { path, commit: commit.clone() });
+        };
+        let maker = LayerMaker { store: &module.store, ..*self };
+        let place = lfs::below(top, &module.path);
+        let git_dir = top.join(module.git_dir());
+        let beside = top.parent().unwrap_or(top);
+        let places = Places { top: &place, git_dir: &git_dir, beside, attributes: None };
+        let (own, links) = maker.check_out_files(&places, &tree, &mut |_, _| {})?;
+        sum.files += own.files;
+        sum.bytes += own.bytes;
+        let link = place.join(".git");
+        let to = [module.up().as_bytes(), module.git_dir().as_os_str().as_bytes()].concat();
+        std::fs::write(&link, [b"gitdir: ", to.as_slice(), b"\n"].concat()).at("write", &link)?;
+        if let Some((uid, gid)) = self.owner {
+            for path in [link.as_path(), &top.join(".git"), &top.join(".git/modules")] {
+                std::os::unix::fs::chown(path, Some(uid), Some(gid)).at("hand over", path)?;
+            }
+        }
+        let above = [&module.path, b"/".as_slice()].concat();
+        self.check_out_modules(top, &above, &links, sum)
+    }
+
+    /// Gives the number of files, their size, and the submodules.
+    fn check_out_files(
+        &self,
+        places: &Places<'_>,
+        tree: &TreeId,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Sum, Links), GitError> {
+        let Places { top, git_dir, beside, attributes } = *places;
+        let index_file = beside.join("index");
+        let own_attributes = attributes.is_none().then(|| beside.join("own-attributes"));
+        let attributes = attributes.or(own_attributes.as_deref()).unwrap_or(beside);
+        std::fs::create_dir_all(attributes).at("make", attributes)?;
         let old = SystemTime::now() - AGE;
         let git = self
             .store
@@ -303,38 +409,88 @@ impl LayerMaker<'_> {
             .env("GIT_PROGRESS_DELAY", "1")
             .args(["read-tree", "-v", "--reset", "-u", tree.as_str()]);
         watch_progress(git.converse()?, progress)?;
-        let git_dir = top.join(".git");
-        gitdir::write_skeleton(&git_dir)?;
+        gitdir::write_skeleton(git_dir)?;
         if let Some(owner) = self.owner {
             give_away(top, owner)?;
+            if !git_dir.starts_with(top) {
+                give_away(git_dir, owner)?;
+            }
         }
         let bytes = std::fs::read(&index_file).at("read", &index_file)?;
         let mut index = Index::parse(bytes, self.store.format)?;
         let (mut files, mut size) = (0, 0);
         let mut stats: Vec<(usize, FileStat)> = Vec::new();
+        // What can be a pointer, by its place in `stats`.
+        let mut small: Vec<(usize, Vec<u8>)> = Vec::new();
+        let mut links = Vec::new();
         index.each(|entry| {
             let path = top.join(std::ffi::OsStr::from_bytes(entry.path));
-            if let Some(attributes) = attributes
-                && attributes::is_attributes(entry.path)
-                && entry.mode != SYMLINK
-            {
+            if attributes::is_attributes(entry.path) && entry.mode != SYMLINK {
                 let content = std::fs::read(&path).at("read", &path)?;
                 AttributesDir(attributes).put(entry.path, &content)?;
             }
-            if entry.mode != GITLINK {
+            if entry.mode == GITLINK {
+                links.extend(entry.oid().map(|commit| (entry.path.to_vec(), commit)));
+            } else {
                 let stat = set_time(&path, old)?;
                 files += 1;
                 size += stat.size;
+                if entry.mode != SYMLINK
+                    && stat.size <= lfs::MOST
+                    && !self.store.lfs.leaves_pointers()
+                {
+                    small.push((stats.len(), entry.path.to_vec()));
+                }
                 stats.push((entry.at, stat));
             }
             Ok::<_, GitError>(())
         })?;
+        if lfs::may_apply(attributes) || self.store.converts_by_itself() {
+            size += self.fetch_pointers(top, attributes, &small, old, &mut stats)?;
+        }
         for (at, stat) in &stats {
             index.set_stat(*at, stat);
         }
-        self.write_index(&git_dir, &index.into_bytes()?)?;
+        self.write_index(git_dir, &index.into_bytes()?)?;
         std::fs::remove_file(&index_file).at("remove", &index_file)?;
-        Ok((files, size))
+        if let Some(attributes) = own_attributes {
+            std::fs::remove_dir_all(&attributes).at("remove", &attributes)?;
+        }
+        Ok((Sum { files, bytes: size }, links))
+    }
+
+    /// Puts the content of what Git LFS keeps in the place of its pointers. Gives the
+    /// bytes that came in addition.
+    fn fetch_pointers(
+        &self,
+        top: &Path,
+        attributes: &Path,
+        small: &[(usize, Vec<u8>)],
+        time: SystemTime,
+        stats: &mut [(usize, FileStat)],
+    ) -> Result<u64, GitError> {
+        let mut reader = None;
+        let mut more = 0;
+        for (at, path) in small {
+            let file = lfs::below(top, path);
+            let stat = &mut stats[*at].1;
+            let Some(pointer) = lfs::pointer_in(&file, stat.size) else { continue };
+            let reader = match &mut reader {
+                Some(reader) => reader,
+                none => none.insert(AttributeReader::start(self.store, attributes)?),
+            };
+            if reader.of(path)?.filter.as_deref() != Some(lfs::FILTER) {
+                continue;
+            }
+            let content = self.store.lfs.content(path, &pointer)?;
+            let from = std::fs::File::open(&content).at("read", &content)?;
+            let to = std::fs::File::options().write(true).truncate(true).open(&file);
+            std::io::copy(&mut &from, &mut to.at("write", &file)?).at("write", &file)?;
+            more += pointer.size.saturating_sub(stat.size);
+            *stat = set_time(&file, time)?;
+        }
+        reader.map_or(Ok(()), AttributeReader::end)?;
+        Ok(more)
     }
 
     fn write_index(&self, git_dir: &Path, bytes: &[u8]) -> Result<(), GitError> {
@@ -371,6 +527,13 @@ impl LayerMaker<'_> {
         let converts = attributes::any(&attributes) || self.store.converts_by_itself();
         let mut converted =
             if converts { Some(BlobReader::start(self.store, Some(&attributes))?) } else { None };
+        let mut of_path = if !self.store.lfs.leaves_pointers()
+            && (lfs::may_apply(&attributes) || self.store.converts_by_itself())
+        {
+            Some(AttributeReader::start(self.store, &attributes)?)
+        } else {
+            None
+        };
         let mut writer = draft.writer(self.owner).at("open", top)?;
         let wrote = |error: cofferdam_tree::DeltaError| GitError::Io {
             step: "write a delta layer in",
@@ -379,6 +542,7 @@ impl LayerMaker<'_> {
         };
         let old = SystemTime::now() - AGE;
         let mut index: BTreeMap<Vec<u8>, Option<NewEntry>> = BTreeMap::new();
+        let mut links = Vec::new();
         let (mut files, mut bytes) = (0, 0);
         for change in changes {
             let path = change.path.as_slice();
@@ -398,6 +562,7 @@ impl LayerMaker<'_> {
                 }
                 GITLINK => {
                     writer.opaque_dir(path).map_err(wrote)?;
+                    links.push((path.to_vec(), change.new.clone()));
                     None
                 }
                 SYMLINK => {
@@ -405,10 +570,25 @@ impl LayerMaker<'_> {
                     Some(writer.put_symlink(path, &target, Some(old)).map_err(wrote)?)
                 }
                 mode => {
-                    let reader = converted.as_mut().unwrap_or(&mut raw);
-                    let content = reader.open(&change.new, path)?;
-                    let done = writer.put_file(path, mode == EXECUTABLE, content, Some(old));
-                    reader.close()?;
+                    let executable = mode == EXECUTABLE;
+                    let filter = of_path.as_mut().map(|reader| reader.of(path)).transpose()?;
+                    let filter = filter.and_then(|of_path| of_path.filter);
+                    let pointer = if filter.as_deref() == Some(lfs::FILTER) {
+                        raw.pointer(&change.new, path)?
+                    } else {
+                        None
+                    };
+                    let done = if let Some(pointer) = pointer {
+                        let content = self.store.lfs.content(path, &pointer)?;
+                        let content = std::fs::File::open(&content).at("read", &content)?;
+                        writer.put_file(path, executable, content, Some(old))
+                    } else {
+                        let reader = converted.as_mut().unwrap_or(&mut raw);
+                        let content = reader.open(&change.new, path)?;
+                        let done = writer.put_file(path, executable, content, Some(old));
+                        reader.close()?;
+                        done
+                    };
                     Some(done.map_err(wrote)?)
                 }
             };
@@ -418,6 +598,7 @@ impl LayerMaker<'_> {
             index.insert(path.to_vec(), Some(entry));
         }
         raw.end()?;
+        of_path.map_or(Ok(()), AttributeReader::end)?;
         if let Some(converted) = converted {
             converted.end()?;
         }
@@ -432,7 +613,9 @@ impl LayerMaker<'_> {
             std::os::unix::fs::chown(top, Some(uid), Some(gid)).at("hand over", top)?;
         }
         self.write_index(&git_dir, &edited)?;
-        Ok(self.meta(key, Some(base.clone()), files, bytes))
+        let mut sum = Sum { files, bytes };
+        self.check_out_modules(top, b"", &links, &mut sum)?;
+        Ok(self.meta(key, Some(base.clone()), sum.files, sum.bytes))
     }
 }
 
@@ -514,6 +697,14 @@ impl BlobReader {
         self.open(oid, path)?.read_to_end(&mut bytes).map_err(blob_error)?;
         self.close()?;
         Ok(bytes)
+    }
+
+    /// The pointer that a blob is.
+    fn pointer(&mut self, oid: &Oid, path: &[u8]) -> Result<Option<Pointer>, GitError> {
+        let mut start = Vec::new();
+        self.open(oid, path)?.take(lfs::MOST + 1).read_to_end(&mut start).map_err(blob_error)?;
+        self.close()?;
+        Ok(Pointer::parse(&start))
     }
 
     fn end(self) -> Result<(), GitError> {

@@ -25,7 +25,9 @@ pub mod gitdir;
 pub mod harvest;
 mod index;
 pub mod layer;
+pub mod lfs;
 pub mod merge;
+pub mod modules;
 mod oid;
 pub mod pattern;
 pub mod publish;
@@ -85,6 +87,22 @@ pub enum GitError {
     /// A repository or index of a kind that is not supported.
     #[error("{0}")]
     Unsupported(String),
+    /// A file that Git LFS keeps can't be had.
+    #[error("`{path}` is kept by Git LFS, and {why}")]
+    Lfs {
+        /// The file.
+        path: cofferdam_tree::BytePath,
+        /// Why.
+        why: String,
+    },
+    /// A submodule that is initialised and not up to date.
+    #[error("the submodule `{path}` does not have {}, which is wanted of it", commit.0.short())]
+    Submodule {
+        /// Where it is.
+        path: cofferdam_tree::BytePath,
+        /// The commit that a tree names.
+        commit: CommitId,
+    },
     /// A file of ours or of the repository.
     #[error("failed to {step} `{path}`")]
     Io {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_tree::durable::write_atomic;
 
+use crate::lfs::Lfs;
 use crate::{
     CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, Repository, TreeId,
     alternates,
@@ -20,6 +21,8 @@ pub struct Store {
     pub format: ObjectFormat,
     conversions: Vec<String>,
     attributes_file: Option<PathBuf>,
+    /// How Git LFS stands.
+    pub lfs: Lfs,
 }
 
 impl Store {
@@ -37,6 +40,7 @@ impl Store {
             create(&dir, repo)?;
         }
         let store = Store {
+            lfs: Lfs::of(repo, config, &dir),
             dir,
             format: repo.format,
             conversions: config.conversion_settings(),
@@ -83,7 +87,7 @@ impl Store {
     #[must_use]
     pub fn conversion_key(&self) -> String {
         let key = self.conversions.join("-").replace("core.", "").replace(['=', '.'], "");
-        key.to_ascii_lowercase()
+        key.to_ascii_lowercase() + self.lfs.key()
     }
 
     /// The content of a file at the top of a commit; none when it has no such entry.

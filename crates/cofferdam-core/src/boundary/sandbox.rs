@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use cofferdam_git::gitdir::{self, OBJECTS_INSIDE};
+use cofferdam_git::gitdir::{self, LFS_INSIDE, OBJECTS_INSIDE};
 use cofferdam_git::harvest::Rules;
 use cofferdam_git::layer::{LayerMaker, LayerStack};
 use cofferdam_git::{GitError, TreeId};
@@ -166,6 +166,14 @@ impl Boundary for Sandbox {
             mounts.push(Mount::Bind {
                 source: source.clone(),
                 dest: Path::new(OBJECTS_INSIDE).join(number.to_string()),
+                writable: false,
+                executable: false,
+            });
+        }
+        if let Some(source) = &place.lfs {
+            mounts.push(Mount::Bind {
+                source: source.clone(),
+                dest: LFS_INSIDE.into(),
                 writable: false,
                 executable: false,
             });

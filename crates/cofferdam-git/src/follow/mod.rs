@@ -45,10 +45,9 @@ use cofferdam_failpoint::hit;
 use cofferdam_tree::BytePath;
 
 use crate::layer::{Difference, parse_raw};
+use crate::modules::GITLINK;
 use crate::{CommitId, GitCommand, GitError, IoContext, Repository, alternates};
 use lock::IndexLock;
-
-const GITLINK: u32 = 0o160_000;
 
 /// Why a worktree can't follow now. Nothing has changed.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,9 @@ use std::path::Path;
 use super::frame::Frame;
 use super::{Refusal, names};
 use crate::alternates::quoted;
+use crate::attributes::{AttributeReader, OfPath, Text};
 use crate::command::Conversation;
+use crate::lfs::{self, Cleaned, Pointer};
 use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, layer, publish};
 
 /// Larger files are streamed without looking for carriage returns first.
@@ -31,6 +33,8 @@ pub struct ChangeSet {
     pub paths: Vec<ChangedPath>,
     /// What was left out, in words.
     pub left_out: Vec<String>,
+    /// Content that Git LFS has to keep for it.
+    pub lfs: Vec<Pointer>,
 }
 
 /// One changed path.
@@ -85,6 +89,7 @@ pub fn collect(
         converts: store.converts_by_itself(),
         importer: None,
         attributes: None,
+        lfs: Vec::new(),
     };
     let mut edits = Vec::new();
     let mut left_out = Vec::new();
@@ -138,6 +143,7 @@ pub fn collect(
     if edits.is_empty() {
         return Ok(None);
     }
+    let lfs = std::mem::take(&mut blobs.lfs);
     let reference = format!("refs/dam/{task}");
     let (commit, tree) = blobs.commit(&reference, base.0, text, &edits)?;
     if tree == *base.1 {
@@ -165,7 +171,7 @@ pub fn collect(
             path: String::from_utf8_lossy(&difference.path).into_owned(),
         })
         .collect();
-    Ok(Some(ChangeSet { commit, tree, paths, left_out }))
+    Ok(Some(ChangeSet { commit, tree, paths, left_out, lfs }))
 }
 
 /// git checks the content of its own files when objects arrive, and would refuse the
@@ -214,6 +220,8 @@ struct Blobs<'a> {
     converts: bool,
     importer: Option<Importer>,
     attributes: Option<AttributeReader>,
+    /// Content that was kept beside the objects.
+    lfs: Vec<Pointer>,
 }
 
 impl Blobs<'_> {
@@ -235,6 +243,9 @@ impl Blobs<'_> {
             return self.importer()?.blob(content, size);
         }
         let of_path = self.attributes(path)?;
+        if of_path.filter.as_deref() == Some(lfs::FILTER) {
+            return self.kept_by_lfs(path, size, content);
+        }
         if let Some(filter) = of_path.filter.as_ref().filter(|name| self.config.has_filter(name)) {
             let why =
                 format!("would have to pass through the filter `{filter}`, which runs outside");
@@ -263,6 +274,37 @@ impl Blobs<'_> {
         } else {
             self.converted(path, &of_path, keeps_crlf, content, size)
         }
+    }
+
+    /// A pointer stands in the tree; what it points to is kept until the landing.
+    fn kept_by_lfs(
+        &mut self,
+        path: &[u8],
+        size: u64,
+        content: &mut impl Read,
+    ) -> Result<Oid, GitError> {
+        let lfs = &self.store.lfs;
+        let blob = match lfs.clean(content, size)? {
+            Cleaned::AsItIs(bytes) => {
+                let pointer = Pointer::parse(&bytes).filter(|_| !lfs.leaves_pointers());
+                if let Some(pointer) = pointer.filter(|pointer| lfs.find(pointer).is_none()) {
+                    let why = format!(
+                        "is a Git LFS pointer to content that is not here ({})",
+                        &pointer.oid[..12]
+                    );
+                    return Err(Refusal::path(path, why).into());
+                }
+                bytes
+            }
+            Cleaned::Kept(pointer, text) => {
+                if let Some(why) = lfs.why_not() {
+                    return Err(Refusal::path(path, why).into());
+                }
+                self.lfs.push(pointer);
+                text
+            }
+        };
+        self.importer()?.blob(&mut blob.as_slice(), blob.len() as u64)
     }
 
     fn converted(
@@ -339,7 +381,7 @@ impl Blobs<'_> {
         edits: &[Edit],
     ) -> Result<(CommitId, TreeId), GitError> {
         if let Some(attributes) = self.attributes.take() {
-            attributes.talk.end()?;
+            attributes.end()?;
         }
         self.importer()?;
         self.importer.take().expect("just started").commit(reference, base, text, edits)
@@ -395,74 +437,6 @@ impl TextStats {
             || self.nul > 0
             || (self.printable >> 7) < self.nonprintable.saturating_sub(end_of_file);
         self.crlf > 0 && !binary
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Text {
-    Yes,
-    No,
-    Auto,
-    Unset,
-}
-
-struct OfPath {
-    text: Text,
-    /// Must be converted whatever it holds.
-    always: bool,
-    filter: Option<String>,
-}
-
-/// A running `git check-attr`.
-struct AttributeReader {
-    talk: Conversation,
-    out: BufReader<std::process::ChildStdout>,
-}
-
-impl AttributeReader {
-    const NAMES: [&'static str; 6] =
-        ["text", "crlf", "eol", "ident", "filter", "working-tree-encoding"];
-
-    fn start(store: &Store, dir: &Path) -> Result<AttributeReader, GitError> {
-        let git = store.git().work_tree(dir);
-        let mut talk =
-            git.args(["check-attr", "--stdin", "-z"]).args(AttributeReader::NAMES).converse()?;
-        let out = BufReader::new(talk.child.stdout.take().expect("piped"));
-        Ok(AttributeReader { talk, out })
-    }
-
-    fn of(&mut self, path: &[u8]) -> Result<OfPath, GitError> {
-        let failed = |answer: String| GitError::Unexpected { command: "check-attr".into(), answer };
-        let stdin = self.talk.child.stdin.as_mut().expect("piped");
-        let asked = stdin.write_all(&[path, b"\0"].concat()).and_then(|()| stdin.flush());
-        asked.map_err(|error| failed(error.to_string()))?;
-        let mut of_path = OfPath { text: Text::Unset, always: false, filter: None };
-        for name in AttributeReader::NAMES {
-            let mut fields = [Vec::new(), Vec::new(), Vec::new()];
-            for field in &mut fields {
-                self.out.read_until(0, field).map_err(|error| failed(error.to_string()))?;
-                if field.pop() != Some(0) {
-                    return Err(failed("cut off".into()));
-                }
-            }
-            let value = String::from_utf8_lossy(&fields[2]).into_owned();
-            match (name, value.as_str()) {
-                (_, "unspecified") => {}
-                // The old name counts where the new one says nothing.
-                ("crlf", _) if of_path.text != Text::Unset => {}
-                ("text" | "crlf", "set" | "input") => of_path.text = Text::Yes,
-                ("text" | "crlf", "unset") => of_path.text = Text::No,
-                ("text" | "crlf", "auto") => of_path.text = Text::Auto,
-                ("eol", "lf" | "crlf") if of_path.text == Text::Unset => of_path.text = Text::Yes,
-                ("ident", "set") => of_path.always = true,
-                ("working-tree-encoding", value) if value != "unset" => of_path.always = true,
-                ("filter", value) if value != "unset" && value != "set" => {
-                    of_path.filter = Some(value.to_owned());
-                }
-                _ => {}
-            }
-        }
-        Ok(of_path)
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Rules {
     pub ignore_case: bool,
     /// Paths that were carried in: never part of the result.
     pub carried: Vec<Vec<u8>>,
+    /// Submodules whose files are there.
+    pub modules: Vec<Vec<u8>>,
     /// The hash function that indexes are written with.
     pub format: ObjectFormat,
     /// Most entries in the upper directory.
@@ -149,8 +151,11 @@ fn parse() -> gix_ignore::search::Ignore {
 impl<W: Write> Scan<'_, W> {
     fn visit(&mut self, entry: &Entry<'_>) -> Result<Visit, ScanError> {
         let path = entry.path;
-        if path == b".git" || self.carried.contains(path) {
+        if self.is_git_dir(path) || self.carried.contains(path) {
             return Ok(Visit::Skip);
+        }
+        if let Some(module) = self.module_of(path) {
+            return self.visit_in_module(entry, &module);
         }
         let below = self.type_in_lower(path)?;
         if matches!(entry.found, Found::Whiteout) && !self.whole {
@@ -196,7 +201,7 @@ impl<W: Write> Scan<'_, W> {
                     && is_empty(&self.lower, path)?
                     // In a copy there is one for each submodule, touched or not.
                     && !(self.whole && is_empty(&self.merged, path)?);
-                if was_empty {
+                if was_empty || self.rules.modules.iter().any(|module| module == path) {
                     Frame::Submodule { path: path.to_vec() }.write(&mut self.out)?;
                 }
                 self.enter(path, ignored)?;
@@ -228,20 +233,80 @@ impl<W: Write> Scan<'_, W> {
         Ok(Visit::Skip)
     }
 
+    /// The `.git` of the context, or of a submodule.
+    fn is_git_dir(&self, path: &[u8]) -> bool {
+        let Some(above) = path.strip_suffix(b".git") else { return false };
+        match above.strip_suffix(b"/") {
+            Some(above) => self.rules.modules.iter().any(|module| module == above),
+            None => above.is_empty(),
+        }
+    }
+
+    /// The submodule that a path is inside of.
+    fn module_of(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let is_inside = |module: &&Vec<u8>| {
+            path.strip_prefix(module.as_slice()).is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        self.rules.modules.iter().find(is_inside).cloned()
+    }
+
+    fn refuse_module(&mut self, module: &[u8]) -> io::Result<()> {
+        self.refuse(module, "is a submodule, and changes inside one can't land")
+    }
+
+    /// What lies inside of a submodule may be ignored there or be as it was: nothing
+    /// of it is taken.
+    fn visit_in_module(&mut self, entry: &Entry<'_>, module: &[u8]) -> Result<Visit, ScanError> {
+        let path = entry.path;
+        let below = self.type_in_lower(path)?;
+        let is_dir = matches!(entry.found, Found::Dir { .. });
+        self.leave(path);
+        let ignored =
+            self.inside.last().is_some_and(|dir| dir.ignored) || self.is_ignored(path, is_dir);
+        let same = match &entry.found {
+            Found::Dir { opaque } => {
+                let cleared = *opaque && !self.whole && below.is_some();
+                if !cleared && below.is_none_or(|kind| kind == FileType::Directory) {
+                    self.enter(path, ignored)?;
+                    return Ok(Visit::Descend);
+                }
+                false
+            }
+            Found::File { executable, .. } | Found::HardLink { executable, .. } => {
+                below == Some(FileType::RegularFile) && self.is_as_in_base(entry, *executable)?
+            }
+            Found::Symlink { target } => {
+                below == Some(FileType::Symlink)
+                    && rustix::fs::readlinkat(&self.lower, path, Vec::new())
+                        .is_ok_and(|theirs| theirs.as_bytes() == target.as_slice())
+            }
+            Found::Whiteout => self.whole,
+            Found::Fifo | Found::Socket | Found::Device { .. } => below.is_none(),
+        };
+        if !same && (below.is_some() || !ignored) {
+            self.refuse_module(module)?;
+        }
+        Ok(Visit::Skip)
+    }
+
     /// Where deletions leave no mark: an entry of the base.
     fn was_there(&mut self, entry: &Entry<'_>) -> Result<Visit, ScanError> {
-        if entry.path == b".git" || self.carried.contains(entry.path) {
+        if self.is_git_dir(entry.path) || self.carried.contains(entry.path) {
             return Ok(Visit::Skip);
         }
         let is_dir = matches!(entry.found, Found::Dir { .. });
-        match self.type_in(&self.merged, entry.path)? {
-            None => {
+        match (self.type_in(&self.merged, entry.path)?, self.module_of(entry.path)) {
+            (None, Some(module)) => {
+                self.refuse_module(&module)?;
+                Ok(Visit::Skip)
+            }
+            (None, None) => {
                 Frame::Delete { path: entry.path.to_vec() }.write(&mut self.out)?;
                 Ok(Visit::Skip)
             }
-            Some(FileType::Directory) if is_dir => Ok(Visit::Descend),
+            (Some(FileType::Directory), _) if is_dir => Ok(Visit::Descend),
             // What is there instead was told of.
-            Some(_) => Ok(Visit::Skip),
+            (Some(_), _) => Ok(Visit::Skip),
         }
     }
 
