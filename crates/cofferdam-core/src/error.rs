@@ -188,6 +188,7 @@ impl Error {
                 | GitError::NoSuchRevision(_)
                 | GitError::Unsupported(_)
                 | GitError::Lfs { .. }
+                | GitError::MissingObject(_)
                 | GitError::Submodule { .. }
                 | GitError::NotStarted(_),
             ) => ExitCode::Usage,
@@ -242,6 +243,11 @@ impl Error {
             Error::Git(GitError::Lfs { .. }) => Some(
                 "`git lfs install` and `git lfs pull` make it whole; with `GIT_LFS_SKIP_SMUDGE=1` \
                  tasks see pointers"
+                    .into(),
+            ),
+            Error::Git(GitError::MissingObject(_)) => Some(
+                "`git fetch --refetch --no-filter` fetches what a partial clone left out; in \
+                 any other, `git fsck` says what else is missing"
                     .into(),
             ),
             Error::Git(GitError::Submodule { .. }) => {

@@ -353,7 +353,7 @@ impl Finished {
     /// The error that this ending is.
     #[must_use]
     pub fn failed(self) -> GitError {
-        GitError::Failed { command: self.command, code: self.status.code(), stderr: self.stderr }
+        GitError::of_failed(self.command, self.status.code(), self.stderr)
     }
 
     /// The error for an answer that was not understood.
@@ -402,11 +402,8 @@ impl Conversation {
         if output.status.success() {
             return Ok(());
         }
-        Err(GitError::Failed {
-            command: self.command,
-            code: output.status.code(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(GitError::of_failed(self.command, output.status.code(), stderr))
     }
 }
 

@@ -678,6 +678,9 @@ impl BlobReader {
         let mut header = String::new();
         self.out.read_line(&mut header).map_err(blob_error)?;
         let size = header.trim_end().rsplit(' ').next().and_then(|size| size.parse().ok());
+        if header.trim_end().ends_with(" missing") {
+            return Err(GitError::MissingObject(oid.clone()));
+        }
         if !header.contains(" blob ") {
             return Err(blob_error(header));
         }
@@ -788,7 +791,7 @@ fn watch_progress(
     let command = talk.command.clone();
     talk.end().map_err(|error| match error {
         GitError::Failed { code, .. } => {
-            GitError::Failed { command, code, stderr: String::from_utf8_lossy(&said).into_owned() }
+            GitError::of_failed(command, code, String::from_utf8_lossy(&said).into_owned())
         }
         other => other,
     })

@@ -61,6 +61,9 @@ pub enum GitError {
         /// What it printed.
         stderr: String,
     },
+    /// An object that a commit needs is not in the repository.
+    #[error("object {0} is missing in the repository")]
+    MissingObject(Oid),
     /// git answered in a form not known here.
     #[error("`git {command}` gave an answer of an unknown form: {answer}")]
     Unexpected {
@@ -124,6 +127,25 @@ pub enum GitError {
     Refused(#[from] harvest::Refusal),
 }
 
+impl GitError {
+    /// The error of a call that failed and said this.
+    fn of_failed(command: String, code: Option<i32>, stderr: String) -> GitError {
+        match missing_object(&stderr) {
+            Some(oid) => GitError::MissingObject(oid),
+            None => GitError::Failed { command, code, stderr },
+        }
+    }
+}
+
+/// The object that git could not read, from what it says in each of its parts about one
+/// that is not there.
+fn missing_object(stderr: &str) -> Option<Oid> {
+    const SAYS: [&str; 5] =
+        ["cannot read ", "unable to read ", "Could not read ", "bad object ", "missing "];
+    let line = stderr.lines().find(|line| SAYS.iter().any(|said| line.contains(said)))?;
+    line.split(|c: char| !c.is_ascii_hexdigit()).find_map(Oid::parse)
+}
+
 pub(crate) trait IoContext<T> {
     fn at(self, step: &'static str, path: impl Into<PathBuf>) -> Result<T, GitError>;
 }
@@ -131,5 +153,27 @@ pub(crate) trait IoContext<T> {
 impl<T, E: Into<std::io::Error>> IoContext<T> for Result<T, E> {
     fn at(self, step: &'static str, path: impl Into<PathBuf>) -> Result<T, GitError> {
         self.map_err(|source| GitError::Io { step, path: path.into(), source: source.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_object_is_told_from_other_failures() {
+        let oid = "1e8b314962144c26d5e0e50fd29d2ca327864913";
+        for said in [
+            format!("error: cannot read object {oid} 'a'\nerror: more"),
+            format!("fatal: unable to read blob object {oid}"),
+            format!("hint: x\nfatal: unable to read tree ({oid})"),
+            format!("error: unable to read sha1 file of a b ({oid})"),
+            format!("fatal: bad object {oid}"),
+        ] {
+            assert_eq!(missing_object(&said), Oid::parse(oid), "{said}");
+        }
+        for said in ["fatal: unable to read config file", &format!("fatal: {oid} is locked")] {
+            assert_eq!(missing_object(said), None, "{said}");
+        }
     }
 }

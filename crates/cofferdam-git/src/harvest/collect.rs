@@ -473,7 +473,7 @@ impl Importer {
         if stderr.is_empty() {
             stderr = error.to_string();
         }
-        GitError::Failed { command: "fast-import".into(), code: None, stderr }
+        GitError::of_failed("fast-import".into(), None, stderr)
     }
 
     fn send(&mut self, text: &[u8]) -> Result<(), GitError> {
