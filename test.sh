@@ -18,6 +18,7 @@ get() { # WHAT PACKAGE
     fi
 }
 need git git
+need git-lfs git-lfs
 need cc gcc
 need strace strace
 need python3 python3

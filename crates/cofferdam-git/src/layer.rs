@@ -251,6 +251,14 @@ impl LayerMaker<'_> {
         Ok(Some(LayerStack { tree: tree.clone(), ids, warm: true }))
     }
 
+    /// Whether it is one layer, made as this maker would make it: with the same
+    /// conversions, and the same submodules.
+    fn is_base(&self, stack: &LayerStack) -> Result<bool, GitError> {
+        let [id] = stack.ids.as_slice() else { return Ok(false) };
+        let known = self.layers.find(&self.key(&stack.tree))?;
+        Ok(known.is_some_and(|(known, _)| known == *id))
+    }
+
     /// The newest whole layer of this repository and user, with its tree.
     fn newest_base(&self) -> Result<Option<(LayerId, TreeId)>, GitError> {
         let mut newest: Option<(u64, LayerId, TreeId)> = None;
@@ -277,7 +285,7 @@ impl LayerMaker<'_> {
         near: Option<&LayerStack>,
     ) -> Result<Option<LayerStack>, GitError> {
         let base = match near {
-            Some(stack) if stack.ids.len() == 1 => Some((stack.ids[0].clone(), stack.tree.clone())),
+            Some(stack) if self.is_base(stack)? => Some((stack.ids[0].clone(), stack.tree.clone())),
             _ => self.newest_base()?,
         };
         let Some((base, base_tree)) = base else { return Ok(None) };

@@ -20,6 +20,7 @@ mod limits;
 mod line;
 mod locks;
 mod parallel;
+mod repositories;
 mod runners;
 mod signals;
 mod support;

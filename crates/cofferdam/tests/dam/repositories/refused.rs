@@ -1,0 +1,132 @@
+//! What needs a flag, and what can't be worked on.
+
+use super::{at, world};
+use crate::support::{Done, World, fingerprint};
+
+/// `dam run` of a task that would change something, which must not come to it.
+#[track_caller]
+fn refuses(world: &World, options: &[&str], says: &str) -> Done {
+    let before = fingerprint(&world.repo);
+    let done = world.run(&[options, &["--no-check"]].concat(), "echo x > x");
+    done.expect_code(2).says(says);
+    assert_eq!(fingerprint(&world.repo), before);
+    assert_eq!(world.dam(["list"]).stdout.lines().count(), 0, "a task was begun");
+    done
+}
+
+#[test]
+fn no_repository() {
+    let mut world = world();
+    at(&mut world, "home");
+    refuses(&world, &[], "is not inside a git repository").says("change into the repository");
+}
+
+#[test]
+fn a_branch_without_a_commit() {
+    let world = World::empty();
+    refuses(&world, &[], "has no commit yet").says("first commit");
+}
+
+#[test]
+fn the_home_directory_as_a_repository() {
+    let mut world = world();
+    world.sh("git init -q ../home; cd ../home; git commit -q --allow-empty -m first");
+    at(&mut world, "home");
+    refuses(&world, &[], "home directory");
+}
+
+#[test]
+fn the_root_directory_as_a_repository() {
+    // Nobody makes one here: its git directory is elsewhere, and says so.
+    let world = world();
+    world.git(["config", "core.worktree", "/"]);
+    let mut command = world.dam_command(["run", "--no-check", "--", "true"]);
+    let done = Done::from(command.env("GIT_DIR", world.path(".git")).output().expect("dam"));
+    let code = done.code;
+    assert_eq!(code, Some(2), "{}", done.stderr);
+}
+
+#[test]
+fn a_detached_head_needs_to_be_told_where_to_land() {
+    let world = world();
+    world.git(["checkout", "--quiet", "--detach"]);
+    refuses(&world, &[], "HEAD is detached").says("--into BRANCH");
+    world.run(&["--no-check", "--into", "main"], "echo x > x").expect_code(0);
+    assert_eq!(world.git(["show", "main:x"]), "x");
+    world.run(&["--no-check", "--branch", "--name", "new"], "echo y > y").expect_code(0);
+    assert_eq!(world.git(["show", "dam/new:y"]), "y");
+}
+
+#[test]
+fn missing_objects_of_a_partial_clone() {
+    let mut world = world();
+    world.sh("git config uploadpack.allowFilter true; \
+              git clone -q --no-checkout --filter=blob:none \"file://$PWD\" ../partial");
+    at(&mut world, "partial");
+    let done = world.run(&["--no-check", "--name", "t"], "true");
+    done.expect_code(2)
+        .says("is missing in the repository")
+        .says("git fetch --refetch --no-filter");
+    assert!(!world.path("a.txt").exists(), "something was fetched or checked out");
+    world.sh("git fetch -q --refetch --no-filter; git checkout -q main");
+    world.run(&["--no-check"], "echo x > x").expect_code(0);
+}
+
+#[test]
+fn missing_objects_of_a_target_that_moved_lose_no_work() {
+    let mut world = world();
+    world.sh(
+        "git config uploadpack.allowFilter true; git config uploadpack.allowAnySHA1InWant true; \
+              git clone -q --filter=blob:none \"file://$PWD\" ../partial",
+    );
+    let origin = world.repo.clone();
+    at(&mut world, "partial");
+    world.run(&["--no-check", "--no-land", "--name", "t"], "echo mine > a.txt").expect_code(8);
+    world.sh_in(&origin, "echo theirs > a.txt; git commit -qam theirs");
+    world.sh("git fetch -q; git update-ref refs/heads/main origin/main");
+    world.dam(["land", "t", "--no-check"]).expect_code(2).says("is missing in the repository");
+    assert_eq!(world.state_of("t"), "ready");
+    assert!(world.dam(["diff", "t"]).expect_code(0).stdout.contains("+mine"));
+}
+
+#[test]
+fn a_merge_or_rebase_in_progress_where_it_matters() {
+    for (begin, named) in [
+        ("git merge other", "merge"),
+        ("git rebase other", "rebase"),
+        ("git cherry-pick other", "cherry-pick"),
+        ("git revert HEAD~1", "revert"),
+    ] {
+        let world = world();
+        world.sh(
+            "git checkout -q -b other; echo o > a.txt; git commit -qam o; git checkout -q main; \
+                  echo m > a.txt; git commit -qam m; echo n > a.txt; git commit -qam n",
+        );
+        world.sh(&format!("{begin} >/dev/null 2>&1 && exit 1; true"));
+        let tip = world.git(["rev-parse", "main"]);
+        let status = world.git(["status", "--porcelain"]);
+        world
+            .run(&["--no-check", "--into", "main", "--name", "t"], "echo x > x")
+            .expect_code(8)
+            .says(&format!("{named} is in progress"));
+        assert_eq!(world.git(["rev-parse", "main"]), tip, "{named}");
+        assert_eq!(world.git(["status", "--porcelain"]), status, "{named}");
+        // Where it does not matter, it is in nobody's way.
+        world.run(&["--no-check", "--into", "other"], "echo x > x").expect_code(0);
+    }
+}
+
+#[test]
+fn a_dirty_checkout_is_told_and_lands_where_nothing_is_in_the_way() {
+    let world = world();
+    world.write("src/b.txt", "dirty\n");
+    let done = world.run(&["--no-check"], "sleep 0.2; cat src/b.txt; echo x > x");
+    done.expect_code(0).says("--carry-dirty");
+    assert_eq!(done.stdout, "b\n");
+    assert_eq!(world.read("src/b.txt"), "dirty\n");
+    world
+        .run(&["--no-check", "--name", "t"], "echo other > src/b.txt")
+        .expect_code(8)
+        .says("uncommitted changes are in the way");
+    assert_eq!(world.read("src/b.txt"), "dirty\n");
+}
