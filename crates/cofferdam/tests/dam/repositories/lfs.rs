@@ -1,6 +1,7 @@
 //! Files that Git LFS keeps.
 
 use super::world;
+use crate::bed::kill_at;
 use crate::support::{World, levels};
 
 /// `a.bin` of 300,000 bytes and `b.bin` of 5,000 are kept by Git LFS, `e.bin` is empty.
@@ -112,4 +113,23 @@ fn without_its_program_such_a_repository_is_refused() {
     // One that has nothing to do with it is not.
     world.sh("git rm -q -r -f . && echo a > a.txt && git add . && git commit -qm plain");
     world.run(&["--no-check"], "echo x > x").expect_code(0);
+}
+
+#[test]
+fn a_crash_while_content_is_published_leaves_it_to_be_landed() {
+    for place in ["publish:lfs:before@1", "publish:lfs:written@1", "publish:lfs:after@2"] {
+        let world = kept();
+        let tip = world.git(["rev-parse", "main"]);
+        let task = "echo one > n.bin; echo two > m.bin";
+        kill_at(
+            world.dam_command(["run", "--no-check", "--name", "t", "--", "sh", "-c", task]),
+            place,
+        );
+        assert_eq!(world.git(["rev-parse", "main"]), tip, "{place}");
+        assert_eq!(world.git(["status", "--porcelain"]), "", "{place}");
+        assert_eq!(world.state_of("t"), "ready", "{place}");
+        world.dam(["land", "t"]).expect_code(0);
+        assert_eq!(world.sh("cat n.bin m.bin"), "one\ntwo", "{place}");
+        assert_eq!(world.git(["lfs", "fsck"]), "Git LFS fsck OK");
+    }
 }
