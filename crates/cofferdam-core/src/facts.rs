@@ -118,9 +118,6 @@ pub struct Facts {
     pub steps: Vec<(String, u64)>,
 }
 
-/// How many changed paths a record holds.
-const PATHS_KEPT: usize = 100;
-
 /// How many paths changed, by how.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
@@ -137,16 +134,9 @@ pub struct ChangeCounts {
 impl Facts {
     /// Takes in a change set.
     pub(crate) fn set_change(&mut self, change: ChangeSet) {
-        let mut counts = ChangeCounts::default();
-        for path in &change.paths {
-            match path.kind {
-                'A' => counts.added += 1,
-                'D' => counts.deleted += 1,
-                _ => counts.modified += 1,
-            }
-        }
-        self.counts = Some(counts);
-        self.paths = change.paths.into_iter().take(PATHS_KEPT).collect();
+        let cofferdam_git::harvest::ChangeCounts { added, modified, deleted } = change.counts;
+        self.counts = Some(ChangeCounts { added, modified, deleted });
+        self.paths = change.paths;
         self.change = Some(change.commit);
         self.change_tree = Some(change.tree);
         self.left_out = change.left_out;

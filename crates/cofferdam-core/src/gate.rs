@@ -81,14 +81,14 @@ pub(crate) fn judge(
     environment.push_str(&job.store.conversion_key());
     let first = files.pinned.as_ref().unwrap_or(candidate);
     let judgement = judge_one(job, candidate, first, checks, &environment)?;
-    if judgement != Judgement::Passed || files.changed.is_empty() {
+    if judgement != Judgement::Passed || files.told.is_empty() {
         return Ok(judgement);
     }
     if !job.request.allow_check_changes {
         return Ok(Judgement::NoVerdict(format!(
             "it changes {}, which {} what a check says; `--allow-check-changes` lands it",
-            files.changed.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-            if files.changed.len() == 1 { "decides" } else { "decide" },
+            files.told,
+            if files.told.count() == 1 { "decides" } else { "decide" },
         )));
     }
     match files.pinned {

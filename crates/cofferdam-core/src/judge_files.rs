@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path};
 use std::sync::LazyLock;
 
-use cofferdam_git::layer::Difference;
-use cofferdam_git::{Store, TreeId, merge, pattern};
+use cofferdam_git::difference::{Changes, Difference};
+use cofferdam_git::harvest::NAMED;
+use cofferdam_git::{GitError, Store, Told, TreeId, merge, pattern};
 use serde::Deserialize;
 
 use crate::Error;
@@ -77,38 +78,32 @@ enum Format {
 pub(crate) struct JudgeFiles {
     /// The candidate with the pinned files of the tip; none when those are the same.
     pub(crate) pinned: Option<Candidate>,
-    /// The changed paths of both kinds.
-    pub(crate) changed: Vec<Changed>,
+    /// The changed paths of both kinds: the first of them.
+    pub(crate) changed: Vec<String>,
+    /// All of them, in words.
+    pub(crate) told: Told,
 }
 
-/// A changed path that decides what a check says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Changed {
-    /// The path.
-    pub(crate) path: String,
-    /// The part of it that counts, in words; empty for the whole.
-    pub(crate) part: String,
-}
-
-impl std::fmt::Display for Changed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "`{}`{}", self.path, self.part)
-    }
-}
+/// How many paths a reason names.
+const TOLD: usize = 5;
 
 /// The paths that the candidate changes and a task may not change at all.
-pub(crate) fn protected(differences: &[Difference], patterns: &[String]) -> Vec<String> {
-    differences
-        .iter()
-        .filter(|difference| {
-            patterns.iter().any(|pattern| pattern::matches(pattern, &difference.path))
-        })
-        .map(|difference| String::from_utf8_lossy(&difference.path).into_owned())
-        .collect()
+///
+/// # Errors
+/// [`Error::Git`] when the trees can't be compared.
+pub(crate) fn protected(changes: &Changes<'_>, patterns: &[String]) -> Result<Told, Error> {
+    let mut protected = Told::new(TOLD);
+    changes.each(|change| {
+        if patterns.iter().any(|pattern| pattern::matches(pattern, &change.path)) {
+            protected.push(|| format!("`{}`", String::from_utf8_lossy(&change.path)));
+        }
+        Ok::<_, GitError>(())
+    })?;
+    Ok(protected)
 }
 
-/// Looks what of a candidate decides what `checks` say. `differences` are those from
-/// the tip's tree to the candidate's.
+/// Looks what of a candidate decides what `checks` say. `changes` are those from the
+/// tip's tree to the candidate's.
 ///
 /// # Errors
 /// [`Error::Git`] when the trees can't be read.
@@ -116,12 +111,12 @@ pub(crate) fn look(
     job: &Job<'_>,
     candidate: &Candidate,
     tip_tree: &TreeId,
-    differences: &[Difference],
+    changes: &Changes<'_>,
     checks: &[Check],
 ) -> Result<JudgeFiles, Error> {
     debug_assert_eq!(LIST.version, 1);
-    let mut files = JudgeFiles { pinned: None, changed: Vec::new() };
-    if checks.is_empty() || differences.is_empty() {
+    let mut files = JudgeFiles { pinned: None, changed: Vec::new(), told: Told::new(TOLD) };
+    if checks.is_empty() || changes.is_empty() {
         return Ok(files);
     }
     let top = &job.place.top;
@@ -130,34 +125,42 @@ pub(crate) fn look(
     let spoken_of: BTreeSet<&[u8]> =
         words.iter().flat_map(|word| [word.path.as_slice(), parent(&word.path)]).collect();
     let trees = [tip_tree, &candidate.tree];
-    let linked = linked(&job.store, trees, differences, &spoken_of)?;
-    let shadows = shadow::find(&job.store, trees, differences, checks, &spoken_of)?;
+    let linked = linked(&job.store, trees, changes, &spoken_of)?;
+    let shadows = shadow::find(&job.store, trees, changes, checks, &spoken_of)?;
     let patterns = || checks.iter().flat_map(|check| &check.pinned);
-    let mut back = Vec::new();
-    for difference in differences {
-        let path = &difference.path;
-        let part =
-            if named.contains(path) || patterns().any(|pattern| pattern::matches(pattern, path)) {
-                back.push(difference);
-                Some(String::new())
-            } else if words.iter().any(|word| word.script && word.path == *path)
-                || checks.iter().any(|check| is_mentioned(&check.run, difference))
-                || linked.iter().any(|target| below(path, target))
-                || shadows.contains(&path.as_slice())
-                || patterns().any(|pattern| shadow::runs_before(path, pattern))
-            {
-                Some(String::new())
-            } else {
-                obeyed(&job.store, difference)?
-            };
+    let is_pinned = |change: &Difference| {
+        let path = &change.path;
+        named.contains(path) || patterns().any(|pattern| pattern::matches(pattern, path))
+    };
+    let mut any_pinned = false;
+    changes.each(|change| {
+        let path = &change.path;
+        let pinned = is_pinned(change);
+        any_pinned |= pinned;
+        let part = if pinned
+            || words.iter().any(|word| word.script && word.path == *path)
+            || checks.iter().any(|check| is_mentioned(&check.run, change))
+            || linked.iter().any(|target| below(path, target))
+            || shadows.contains(path)
+            || patterns().any(|pattern| shadow::runs_before(path, pattern))
+        {
+            Some(String::new())
+        } else {
+            obeyed(&job.store, change)?
+        };
         if let Some(part) = part {
-            files.changed.push(Changed { path: String::from_utf8_lossy(path).into_owned(), part });
+            let path = String::from_utf8_lossy(path).into_owned();
+            files.told.push(|| format!("`{path}`{part}"));
+            if files.changed.len() < NAMED {
+                files.changed.push(path);
+            }
         }
-    }
-    if !back.is_empty() {
+        Ok::<_, Error>(())
+    })?;
+    if any_pinned {
         let scratch = job.dir.path().join("merge");
         std::fs::create_dir_all(&scratch).at("make", &scratch)?;
-        let tree = merge::undone(&job.store, &candidate.tree, back, &scratch);
+        let tree = merge::undone(&job.store, &candidate.tree, changes, is_pinned, &scratch);
         std::fs::remove_dir_all(&scratch).at("remove", &scratch)?;
         let (tip, tree) = (candidate.tip.clone(), tree?);
         let commit = merge::commit(&job.store, &tree, &tip, &job.commit_text()?)?;
@@ -327,18 +330,22 @@ fn is_looked_for(name: &[u8]) -> bool {
 fn linked(
     store: &Store,
     trees: [&TreeId; 2],
-    differences: &[Difference],
+    changes: &Changes<'_>,
     spoken_of: &BTreeSet<&[u8]>,
 ) -> Result<Vec<Vec<u8>>, Error> {
-    let mut dirs = spoken_of.clone();
-    for difference in differences {
-        let mut dir = parent(&difference.path);
-        while !dir.is_empty() && dirs.insert(dir) {
-            dir = parent(dir);
+    let mut found = [Vec::new(), Vec::new()];
+    let mut look_in = |some: &[Vec<u8>]| -> Result<(), Error> {
+        for (tree, found) in trees.iter().zip(&mut found) {
+            merge::each_entry(store, tree, some, |path, mode, object| {
+                if mode & TYPE == LINK && is_looked_for(name(path)) {
+                    found.push((path.to_vec(), mode, object));
+                }
+            })?;
         }
-    }
-    let dirs = dirs.into_iter().filter(|dir| !dir.is_empty());
-    let mut first: Vec<Vec<u8>> = dirs.map(|dir| [dir, b"/"].concat()).collect();
+        Ok(())
+    };
+    let dirs = spoken_of.iter().filter(|dir| !dir.is_empty());
+    let mut first: Vec<Vec<u8>> = dirs.map(|dir| [dir, &b"/"[..]].concat()).collect();
     for file in listed() {
         let file = file.trim_start_matches("**/");
         let name = file.split('/').next().unwrap_or_default();
@@ -352,13 +359,34 @@ fn linked(
     }
     first.sort();
     first.dedup();
-    let mut targets = Vec::new();
-    for tree in trees {
-        let mut found = Vec::new();
-        for some in first.chunks(AT_ONCE) {
-            found.extend(merge::entries(store, tree, some)?);
+    // What is below a directory comes in one go, so a directory is new when the path
+    // before was not in it.
+    let (mut last, mut some): (Vec<u8>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
+    changes.each(|change| {
+        let mut dir = parent(&change.path);
+        while !dir.is_empty() {
+            let ask = [dir, b"/"].concat();
+            if last.starts_with(&ask) {
+                break;
+            }
+            if first.binary_search(&ask).is_err() {
+                some.push(ask);
+            }
+            dir = parent(dir);
         }
-        found.retain(|(path, mode, _)| mode & TYPE == LINK && is_looked_for(name(path)));
+        last.clear();
+        last.extend(&change.path);
+        if some.len() >= AT_ONCE {
+            look_in(&std::mem::take(&mut some))?;
+        }
+        Ok::<_, Error>(())
+    })?;
+    some.extend(first);
+    for some in some.chunks(AT_ONCE) {
+        look_in(some)?;
+    }
+    let mut targets = Vec::new();
+    for (tree, mut found) in trees.into_iter().zip(found) {
         for _ in 0..LINKS {
             let mut next = Vec::new();
             for (path, mode, object) in found {
@@ -369,7 +397,10 @@ fn linked(
             if next.is_empty() {
                 break;
             }
-            found = merge::entries(store, tree, &next)?;
+            found = Vec::new();
+            for some in next.chunks(AT_ONCE) {
+                found.extend(merge::entries(store, tree, some)?);
+            }
             targets.extend(next);
         }
     }

@@ -15,7 +15,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use cofferdam_git::layer;
+use cofferdam_git::difference::{self, Changes};
 use cofferdam_git::lfs;
 use cofferdam_git::merge::{self, Merged};
 use cofferdam_ledger::{
@@ -190,7 +190,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     let tree = match merged? {
         Merged::Clean(tree) => tree,
         Merged::Conflict(paths) => {
-            let why = format!("it conflicts with what `{target}` has by now: {}", shown(&paths));
+            let why = format!("it conflicts with what `{target}` has by now: {paths}");
             job.end(State::Conflicted, &why)?;
             return Ok(None);
         }
@@ -213,33 +213,27 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     }
     let candidate = Candidate { tip, commit, tree };
     // Asked only where the answer decides something.
-    let differences = if checks.is_empty() && config.protect.is_empty() {
-        Vec::new()
+    let changes = if checks.is_empty() && config.protect.is_empty() {
+        Changes::none()
     } else {
-        layer::diff(&job.store, &tip_tree, &candidate.tree, false)?
+        Changes::new(|| difference::diff(&job.store, &tip_tree, &candidate.tree, false))?
     };
-    let protected = judge_files::protected(&differences, &config.protect);
-    if !protected.is_empty() {
-        let why = format!("`land.protect` protects {}", shown(&protected));
-        job.end(State::Rejected, &why)?;
+    let protected = match config.protect.as_slice() {
+        [] => None,
+        patterns => Some(judge_files::protected(&changes, patterns)?),
+    };
+    if let Some(protected) = protected.filter(|protected| !protected.is_empty()) {
+        drop(changes);
+        job.end(State::Rejected, &format!("`land.protect` protects {protected}"))?;
         return Ok(None);
     }
-    let files = judge_files::look(job, &candidate, &tip_tree, &differences, &checks)?;
-    job.facts.check_changes = files.changed.iter().map(|changed| changed.path.clone()).collect();
+    let files = judge_files::look(job, &candidate, &tip_tree, &changes, &checks)?;
+    drop(changes);
+    job.facts.check_changes.clone_from(&files.changed);
     job.facts.check_changes_allowed = job.request.allow_check_changes;
     job.facts.no_check = job.request.no_check;
     job.took("candidate", begun);
     Ok(Some((candidate, checks, files)))
-}
-
-fn shown(paths: &[String]) -> String {
-    const MOST: usize = 5;
-    let mut text =
-        paths.iter().take(MOST).map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
-    if paths.len() > MOST {
-        text.push_str(&format!(" and {} more", paths.len() - MOST));
-    }
-    text
 }
 
 /// Whether the candidate may land; the task has ended when not.

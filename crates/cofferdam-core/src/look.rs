@@ -1,6 +1,6 @@
 //! What of the checkout a task does not see, found out beside the task.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout};
 use std::sync::Mutex;
 use std::sync::mpsc::RecvTimeoutError;
@@ -37,15 +37,19 @@ pub(crate) fn beside_a_look<T>(
             if nothing_to_see {
                 return;
             }
-            let Some(mut out) = begin_look(repo, look) else { return };
-            let mut listed = Vec::new();
-            let read = out.read_to_end(&mut listed);
-            if read.is_err() || look.lock().expect("look").over {
+            let Some(out) = begin_look(repo, look) else { return };
+            let (mut changed, mut untracked) = (0, 0);
+            for entry in BufReader::new(out).split(0) {
+                match entry.as_deref() {
+                    Ok([b'?', b'?', ..]) => untracked += 1,
+                    Ok([_, _, _, _, ..]) => changed += 1,
+                    Ok(_) => {}
+                    Err(_) => return,
+                }
+            }
+            if look.lock().expect("look").over {
                 return;
             }
-            let entries = || listed.split(|byte| *byte == 0).filter(|entry| entry.len() > 3);
-            let untracked = entries().filter(|entry| entry.starts_with(b"??")).count() as u64;
-            let changed = entries().count() as u64 - untracked;
             if changed + untracked > 0 {
                 reporter.report(Event::NotInBase { changed, untracked });
             }

@@ -1,5 +1,6 @@
 //! What a person asks about tasks, and asks of them.
 
+use std::io::Write;
 use std::time::Duration;
 
 use cofferdam_git::{PersonConfig, Repository, Store};
@@ -46,12 +47,18 @@ fn store_of(dam: &Dam, facts: &Facts) -> Result<Store, Error> {
     dam.store(&repo, &config)
 }
 
-/// The change set of a task as a patch, or (`stat`) as a summary.
+/// Writes the change set of a task as a patch, or (`stat`) as a summary.
 ///
 /// # Errors
 /// [`Error::WrongState`] while it runs; [`Error::Git`] when the change set is
-/// gone.
-pub fn diff(dam: &mut Dam, name: &str, stat: bool, color: bool) -> Result<Vec<u8>, Error> {
+/// gone. A reader who has seen enough is no error.
+pub fn diff(
+    dam: &mut Dam,
+    name: &str,
+    stat: bool,
+    color: bool,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
     reconcile(dam)?;
     let task = find(dam, name)?;
     if task.state.is_live() && dam.task_dir(&task.id).is_live()? {
@@ -75,7 +82,7 @@ pub fn diff(dam: &mut Dam, name: &str, stat: bool, color: bool) -> Result<Vec<u8
         _ => {
             let mut job = reopen(dam, task, Control::default(), &Silent)?;
             if !settle::harvest_again(&mut job)? {
-                return Ok(Vec::new());
+                return Ok(());
             }
             let base = Facts::need("base", job.facts.base.as_ref())?.clone();
             (base, Facts::need("change set", job.facts.change.as_ref())?.clone())
@@ -86,7 +93,17 @@ pub fn diff(dam: &mut Dam, name: &str, stat: bool, color: bool) -> Result<Vec<u8
     if stat {
         git = git.args(["--stat"]);
     }
-    Ok(git.args([old.as_str(), new.as_str()]).run()?)
+    let mut git = git.args([old.as_str(), new.as_str()]).converse()?;
+    let mut patch = git.child.stdout.take().expect("piped");
+    if let Err(error) = std::io::copy(&mut patch, out).and_then(|_| out.flush()) {
+        let _ = git.child.kill();
+        let _ = git.child.wait();
+        return match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Ok(()),
+            _ => Err(error).at("write", "the patch"),
+        };
+    }
+    Ok(git.end()?)
 }
 
 /// Asks a task's supervisor to end it.

@@ -126,13 +126,13 @@ pub struct Receipt {
     pub changed: Option<ChangeCounts>,
     /// The first hundred of them.
     pub paths: Vec<PathReport>,
-    /// What was left out of the change set.
+    /// What was left out of the change set: the first hundred, and how much more.
     pub left_out: Vec<String>,
     /// What the checks said.
     pub checks: Vec<CheckReport>,
     /// Whether the task was to land without any check.
     pub no_check: bool,
-    /// Changed files that decide what a check says.
+    /// The first hundred changed files that decide what a check says.
     pub check_changes: Vec<String>,
     /// Whether a person allowed those.
     pub check_changes_allowed: bool,

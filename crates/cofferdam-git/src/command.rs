@@ -392,18 +392,29 @@ impl Conversation {
         stdout.is_some_and(|stdout| stdout.read_exact(&mut said).is_ok()) && said == wanted
     }
 
+    /// Closes its input and waits for it, whatever its exit code. What of its output was
+    /// not taken is in the answer.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`].
+    pub fn finish(mut self) -> Result<Finished, GitError> {
+        drop(self.child.stdin.take());
+        let output = self.child.wait_with_output().map_err(GitError::NotStarted)?;
+        Ok(Finished {
+            command: self.command,
+            status: output.status,
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
     /// Closes its input, waits for it, and gives an error unless it was content.
     ///
     /// # Errors
     /// [`GitError::Failed`] with what it complained about.
-    pub fn end(mut self) -> Result<(), GitError> {
-        drop(self.child.stdin.take());
-        let output = self.child.wait_with_output().map_err(GitError::NotStarted)?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(GitError::of_failed(self.command, output.status.code(), stderr))
+    pub fn end(self) -> Result<(), GitError> {
+        let done = self.finish()?;
+        if done.status.success() { Ok(()) } else { Err(done.failed()) }
     }
 }
 

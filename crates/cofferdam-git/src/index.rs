@@ -5,11 +5,15 @@
 //! nothing. git can only get there by reading every file again.
 //! Format: `gitformat-index(5)`.
 //!
+//! An index is read entry by entry and written the same way: that of a large
+//! repository has a hundred megabytes.
+//!
 //! What is written has no extensions and a null checksum, which git takes as
 //! "not computed" (`index.skipHash`); readers before 2.40 do not look at it.
 
 use cofferdam_tree::stat::FileStat;
 
+use std::io::{BufRead, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
 use crate::{GitError, IoContext, ObjectFormat, Oid};
@@ -36,142 +40,178 @@ const HEADER: usize = 12;
 const STAT: usize = 40;
 const EXTENDED: u16 = 0x4000;
 const NAME_MASK: u16 = 0x0fff;
+/// No path of any system is longer, in bytes.
+const LONGEST_NAME: u64 = 1 << 16;
 
-/// One entry, borrowed from the file's bytes.
+/// One entry, valid until the next one is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry<'a> {
-    /// Offset of the entry in the file.
-    pub(crate) at: usize,
     pub(crate) mode: u32,
     pub(crate) path: &'a [u8],
-    /// The object's name, as bytes.
-    oid: &'a [u8],
     bytes: &'a [u8],
+    hash_len: usize,
 }
 
 impl Entry<'_> {
+    /// The object's name.
     pub(crate) fn oid(&self) -> Option<Oid> {
-        Oid::parse(&self.oid.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        let raw = self.bytes.get(STAT..STAT + self.hash_len)?;
+        Oid::parse(&raw.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
+
+    fn is_extended(&self) -> bool {
+        let flags_at = STAT + self.hash_len;
+        self.bytes[flags_at] & (EXTENDED >> 8) as u8 != 0
     }
 }
 
-/// An index in memory.
-pub(crate) struct Index {
-    bytes: Vec<u8>,
+/// An index that is being read.
+pub(crate) struct Index<R> {
+    from: R,
+    left: u32,
     hash_len: usize,
+    bytes: Vec<u8>,
 }
 
 fn broken(what: &str) -> GitError {
     GitError::Unsupported(format!("the index of a layer is broken: {what}"))
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-impl Index {
-    pub(crate) fn parse(bytes: Vec<u8>, format: ObjectFormat) -> Result<Index, GitError> {
-        let version = word(&bytes, 4);
-        if bytes.get(..4) != Some(b"DIRC") || !matches!(version, Some(2 | 3)) {
+impl<R: BufRead> Index<R> {
+    pub(crate) fn open(mut from: R, format: ObjectFormat) -> Result<Index<R>, GitError> {
+        let mut header = [0; HEADER];
+        let read = from.read_exact(&mut header);
+        let version = word(&header, 4);
+        if read.is_err() || &header[..4] != b"DIRC" || !matches!(version, 2 | 3) {
             return Err(broken("not version 2 or 3"));
         }
-        Ok(Index { bytes, hash_len: format.raw_len() })
+        let (left, hash_len) = (word(&header, 8), format.raw_len());
+        Ok(Index { from, left, hash_len, bytes: Vec::new() })
     }
 
-    /// Calls `visit` with each entry in order.
-    pub(crate) fn each<E: From<GitError>>(
-        &self,
-        mut visit: impl FnMut(Entry<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let count = word(&self.bytes, 8).ok_or_else(|| broken("no header"))?;
-        let mut at = HEADER;
-        for _ in 0..count {
-            let entry = self.entry(at).ok_or_else(|| broken("an entry is cut off"))?;
-            at += entry.bytes.len();
-            visit(entry)?;
+    /// The next entry, in order of the file.
+    pub(crate) fn next(&mut self) -> Result<Option<Entry<'_>>, GitError> {
+        if self.left == 0 {
+            return Ok(None);
         }
-        Ok(())
-    }
-
-    fn entry(&self, at: usize) -> Option<Entry<'_>> {
-        let mode = word(&self.bytes, at + 24)?;
-        let flags_at = at + STAT + self.hash_len;
-        let flags = u16::from_be_bytes(self.bytes.get(flags_at..flags_at + 2)?.try_into().ok()?);
+        self.left -= 1;
+        let cut_off = |_| broken("an entry is cut off");
+        let flags_at = STAT + self.hash_len;
+        self.bytes.resize(flags_at + 2, 0);
+        self.from.read_exact(&mut self.bytes).map_err(cut_off)?;
+        let flags = u16::from_be_bytes([self.bytes[flags_at], self.bytes[flags_at + 1]]);
         let name_at = flags_at + if flags & EXTENDED != 0 { 4 } else { 2 };
-        let rest = self.bytes.get(name_at..)?;
-        let len = match flags & NAME_MASK {
-            NAME_MASK => rest.iter().position(|byte| *byte == 0)?,
-            short => usize::from(short),
+        let end = if flags & NAME_MASK == NAME_MASK {
+            self.bytes.resize(name_at, 0);
+            self.from.read_exact(&mut self.bytes[flags_at + 2..]).map_err(cut_off)?;
+            self.name_to_its_end(name_at)?
+        } else {
+            name_at + usize::from(flags & NAME_MASK)
         };
-        let end = at + padded(name_at - at + len);
-        let oid = self.bytes.get(at + STAT..flags_at)?;
-        Some(Entry { at, mode, path: rest.get(..len)?, oid, bytes: self.bytes.get(at..end)? })
+        let known = self.bytes.len();
+        self.bytes.resize(padded(end), 0);
+        self.from.read_exact(&mut self.bytes[known..]).map_err(cut_off)?;
+        let (path, bytes) = (&self.bytes[name_at..end], self.bytes.as_slice());
+        Ok(Some(Entry { mode: word(bytes, 24), path, bytes, hash_len: self.hash_len }))
     }
 
-    /// Replaces the stat data of the entry at this offset.
-    pub(crate) fn set_stat(&mut self, at: usize, stat: &FileStat) {
-        let mode = word(&self.bytes, at + 24).expect("an entry was read here");
-        self.bytes[at..at + STAT].copy_from_slice(&stat_bytes(mode, stat));
-    }
-
-    /// The file as it is written: without extensions, checksum not computed.
-    pub(crate) fn into_bytes(mut self) -> Result<Vec<u8>, GitError> {
-        let mut end = HEADER;
-        self.each(|entry| {
-            end = entry.at + entry.bytes.len();
-            Ok::<_, GitError>(())
-        })?;
-        self.bytes.truncate(end);
-        self.bytes.resize(end + self.hash_len, 0);
-        Ok(self.bytes)
-    }
-
-    /// The file with some entries replaced, added or (`None`) taken out.
-    /// `changes` are sorted by path.
-    pub(crate) fn edited(
-        &self,
-        changes: &[(Vec<u8>, Option<NewEntry>)],
-    ) -> Result<Vec<u8>, GitError> {
-        let mut out = Vec::with_capacity(self.bytes.len() + 128 * changes.len());
-        out.extend(b"DIRC");
-        out.extend(2u32.to_be_bytes());
-        out.extend(0u32.to_be_bytes());
-        let mut count = 0u32;
-        let mut changes = changes.iter().peekable();
-        let mut version = 2u32;
-        let mut put = |out: &mut Vec<u8>, path: &[u8], entry: &Option<NewEntry>| {
-            if let Some(entry) = entry {
-                entry.write(path, out);
-                count += 1;
-            }
-        };
-        let mut kept = 0u32;
-        self.each(|entry| {
-            while let Some((path, change)) =
-                changes.next_if(|(path, _)| path.as_slice() < entry.path)
-            {
-                put(&mut out, path, change);
-            }
-            if let Some((path, change)) = changes.next_if(|(path, _)| path == entry.path) {
-                put(&mut out, path, change);
-            } else {
-                let flags_at = STAT + self.hash_len;
-                if entry.bytes[flags_at] & (EXTENDED >> 8) as u8 != 0 {
-                    version = 3;
-                }
-                out.extend(entry.bytes);
-                kept += 1;
-            }
-            Ok::<_, GitError>(())
-        })?;
-        for (path, change) in changes {
-            put(&mut out, path, change);
+    /// Reads a name that is longer than its length can say; gives where it ends.
+    fn name_to_its_end(&mut self, name_at: usize) -> Result<usize, GitError> {
+        let cut_off = || broken("an entry is cut off");
+        let mut name = self.from.by_ref().take(LONGEST_NAME);
+        name.read_until(0, &mut self.bytes).map_err(|_| cut_off())?;
+        let end = self.bytes.len() - 1;
+        if end < name_at || self.bytes[end] != 0 {
+            return Err(cut_off());
         }
-        out[4..8].copy_from_slice(&version.to_be_bytes());
-        out[8..12].copy_from_slice(&(count + kept).to_be_bytes());
-        out.resize(out.len() + self.hash_len, 0);
-        Ok(out)
+        Ok(end)
     }
+}
+
+/// An index that is being written.
+pub(crate) struct IndexWriter<W: Write + Seek> {
+    to: BufWriter<W>,
+    version: u32,
+    count: u32,
+    hash_len: usize,
+    bytes: Vec<u8>,
+}
+
+impl<W: Write + Seek> IndexWriter<W> {
+    pub(crate) fn new(to: W, format: ObjectFormat) -> std::io::Result<IndexWriter<W>> {
+        let mut to = BufWriter::with_capacity(1 << 16, to);
+        // Filled in at the end.
+        to.write_all(&[0; HEADER])?;
+        Ok(IndexWriter { to, version: 2, count: 0, hash_len: format.raw_len(), bytes: Vec::new() })
+    }
+
+    /// Writes an entry as it is, with other stat data where some are given.
+    pub(crate) fn keep(
+        &mut self,
+        entry: Entry<'_>,
+        stat: Option<&FileStat>,
+    ) -> std::io::Result<()> {
+        if entry.is_extended() {
+            self.version = 3;
+        }
+        self.count += 1;
+        match stat {
+            Some(stat) => {
+                self.to.write_all(&stat_bytes(entry.mode, stat))?;
+                self.to.write_all(&entry.bytes[STAT..])
+            }
+            None => self.to.write_all(entry.bytes),
+        }
+    }
+
+    /// Writes a new entry.
+    pub(crate) fn put(&mut self, path: &[u8], entry: &NewEntry) -> std::io::Result<()> {
+        self.count += 1;
+        self.bytes.clear();
+        entry.write(path, &mut self.bytes);
+        self.to.write_all(&self.bytes)
+    }
+
+    /// Ends the file: no extensions, checksum not computed.
+    pub(crate) fn end(mut self) -> std::io::Result<W> {
+        self.to.write_all(&vec![0; self.hash_len])?;
+        let mut to = self.to.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        to.rewind()?;
+        let mut header = b"DIRC".to_vec();
+        header.extend(self.version.to_be_bytes());
+        header.extend(self.count.to_be_bytes());
+        to.write_all(&header)?;
+        Ok(to)
+    }
+}
+
+/// Copies an index with some entries replaced, added or (`None`) taken out.
+/// `changes` are sorted by path.
+pub(crate) fn edit<R: BufRead, W: Write + Seek>(
+    from: &mut Index<R>,
+    changes: impl IntoIterator<Item = (Vec<u8>, Option<NewEntry>)>,
+    to: &mut IndexWriter<W>,
+) -> Result<(), GitError> {
+    let failed = |error: std::io::Error| broken(&format!("it can't be written: {error}"));
+    let mut changes = changes.into_iter().peekable();
+    let put = |to: &mut IndexWriter<W>, path: &[u8], entry: Option<NewEntry>| match entry {
+        Some(entry) => to.put(path, &entry).map_err(failed),
+        None => Ok(()),
+    };
+    while let Some(entry) = from.next()? {
+        while let Some((path, change)) = changes.next_if(|(path, _)| path.as_slice() < entry.path) {
+            put(to, &path, change)?;
+        }
+        match changes.next_if(|(path, _)| path == entry.path) {
+            Some((path, change)) => put(to, &path, change)?,
+            None => to.keep(entry, None).map_err(failed)?,
+        }
+    }
+    changes.try_for_each(|(path, change)| put(to, &path, change))
 }
 
 /// An entry to be written.
@@ -238,46 +278,47 @@ mod tests {
         Some(NewEntry { mode: 0o100_644, oid, stat: None })
     }
 
-    fn paths(bytes: Vec<u8>) -> Vec<(Vec<u8>, u8)> {
-        let index = Index::parse(bytes, ObjectFormat::Sha1).expect("parse");
+    fn edited(from: &[u8], changes: Vec<(Vec<u8>, Option<NewEntry>)>) -> Vec<u8> {
+        let mut index = Index::open(from, ObjectFormat::Sha1).expect("open");
+        let mut to =
+            IndexWriter::new(std::io::Cursor::new(Vec::new()), ObjectFormat::Sha1).expect("begin");
+        edit(&mut index, changes, &mut to).expect("edit");
+        to.end().expect("end").into_inner()
+    }
+
+    fn paths(bytes: &[u8]) -> Vec<(Vec<u8>, u8)> {
+        let mut index = Index::open(bytes, ObjectFormat::Sha1).expect("open");
         let mut paths = Vec::new();
-        index
-            .each(|entry| {
-                paths.push((entry.path.to_vec(), entry.bytes[STAT]));
-                Ok::<_, GitError>(())
-            })
-            .expect("walk");
+        while let Some(entry) = index.next().expect("read") {
+            paths.push((entry.path.to_vec(), entry.bytes[STAT]));
+        }
         paths
     }
 
     #[test]
     fn edits_keep_the_order() {
-        let empty =
-            Index::parse(b"DIRC\0\0\0\x02\0\0\0\0".to_vec(), ObjectFormat::Sha1).expect("parse");
         let long = vec![b'x'; 5000];
-        let first = empty
-            .edited(&[
+        let first = edited(
+            b"DIRC\0\0\0\x02\0\0\0\0",
+            vec![
                 (b"a".to_vec(), entry("1")),
                 (b"c".to_vec(), entry("2")),
                 (long.clone(), entry("3")),
-            ])
-            .expect("edit");
-        let index = Index::parse(first, ObjectFormat::Sha1).expect("parse");
-        let second = index
-            .edited(&[
-                (b"a".to_vec(), None),
-                (b"b".to_vec(), entry("4")),
-                (b"c".to_vec(), entry("5")),
-            ])
-            .expect("edit");
-        assert_eq!(paths(second), [(b"b".to_vec(), 0x44), (b"c".to_vec(), 0x55), (long, 0x33)]);
+            ],
+        );
+        let second = edited(
+            &first,
+            vec![(b"a".to_vec(), None), (b"b".to_vec(), entry("4")), (b"c".to_vec(), entry("5"))],
+        );
+        assert_eq!(paths(&second), [(b"b".to_vec(), 0x44), (b"c".to_vec(), 0x55), (long, 0x33)]);
     }
 
     #[test]
     fn a_torn_index_is_an_error() {
-        let bytes = b"DIRC\0\0\0\x02\0\0\0\x01short".to_vec();
-        let index = Index::parse(bytes, ObjectFormat::Sha1).expect("header");
-        assert!(index.each(|_| Ok::<_, GitError>(())).is_err());
-        assert!(Index::parse(b"DIRC\0\0\0\x04\0\0\0\0".to_vec(), ObjectFormat::Sha1).is_err());
+        let open = |bytes: &'static [u8]| Index::open(bytes, ObjectFormat::Sha1);
+        let mut index = open(b"DIRC\0\0\0\x02\0\0\0\x01short").expect("header");
+        assert!(index.next().is_err());
+        assert!(open(b"DIRC\0\0\0\x04\0\0\0\0").is_err());
+        assert!(open(b"DIRC").is_err());
     }
 }

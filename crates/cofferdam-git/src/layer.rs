@@ -29,7 +29,8 @@ use cofferdam_tree::{LayerDraft, LayerId, LayerKind, LayerMeta, LayerStore};
 
 use crate::attributes::{self, AttributeReader, AttributesDir};
 use crate::command::Conversation;
-use crate::index::{Index, NewEntry};
+use crate::difference::{Difference, diff};
+use crate::index::{self, Index, IndexWriter, NewEntry};
 use crate::lfs::{self, Pointer};
 use crate::modules::{GITLINK, Module};
 use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, gitdir, merge};
@@ -99,60 +100,6 @@ impl LayerStack {
     pub fn attributes(&self, layers: &LayerStore) -> PathBuf {
         attributes::dir_of_layer(&layers.dir().join(self.ids[0].as_str()))
     }
-}
-
-/// A path that differs between two trees.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
-    /// Mode before; 0 when it was not there.
-    pub old_mode: u32,
-    /// Mode after; 0 when it is not there.
-    pub new_mode: u32,
-    /// Object before.
-    pub old: Oid,
-    /// Object after.
-    pub new: Oid,
-    /// The path.
-    pub path: Vec<u8>,
-}
-
-/// What differs between two trees, renames not looked for. `with_trees` lists
-/// directories as well.
-///
-/// # Errors
-/// [`GitError`], among others when a tree is missing.
-pub fn diff(
-    store: &Store,
-    old: &TreeId,
-    new: &TreeId,
-    with_trees: bool,
-) -> Result<Vec<Difference>, GitError> {
-    let mut git =
-        store.git().args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"]);
-    if with_trees {
-        git = git.args(["-t"]);
-    }
-    let done = git.args([old.as_str(), new.as_str()]).finish()?;
-    if !done.status.success() {
-        return Err(done.failed());
-    }
-    parse_raw(&done.stdout).ok_or_else(|| done.unexpected())
-}
-
-pub(crate) fn parse_raw(out: &[u8]) -> Option<Vec<Difference>> {
-    let mut fields = out.split(|byte| *byte == 0).filter(|field| !field.is_empty());
-    let mut differences = Vec::new();
-    while let Some(meta) = fields.next() {
-        let meta = std::str::from_utf8(meta.strip_prefix(b":")?).ok()?;
-        let mut parts = meta.split(' ');
-        let old_mode = u32::from_str_radix(parts.next()?, 8).ok()?;
-        let new_mode = u32::from_str_radix(parts.next()?, 8).ok()?;
-        let old = Oid::parse(parts.next()?)?;
-        let new = Oid::parse(parts.next()?)?;
-        let path = fields.next()?.to_vec();
-        differences.push(Difference { old_mode, new_mode, old, new, path });
-    }
-    Some(differences)
 }
 
 impl LayerMaker<'_> {
@@ -290,7 +237,8 @@ impl LayerMaker<'_> {
         };
         let Some((base, base_tree)) = base else { return Ok(None) };
         // A base of a history that is gone has no objects left to compare.
-        let Ok(changes) = diff(self.store, &base_tree, tree, true) else { return Ok(None) };
+        let few = diff(self.store, &base_tree, tree, true)?.take(MOST_CHANGES + 1);
+        let Ok(changes) = few.collect::<Result<Vec<Difference>, _>>() else { return Ok(None) };
         if changes.len() > MOST_CHANGES {
             return Ok(None);
         }
@@ -424,42 +372,42 @@ impl LayerMaker<'_> {
                 give_away(git_dir, owner)?;
             }
         }
-        let bytes = std::fs::read(&index_file).at("read", &index_file)?;
-        let mut index = Index::parse(bytes, self.store.format)?;
-        let (mut files, mut size) = (0, 0);
-        let mut stats: Vec<(usize, FileStat)> = Vec::new();
-        // What can be a pointer, by its place in `stats`.
-        let mut small: Vec<(usize, Vec<u8>)> = Vec::new();
-        let mut links = Vec::new();
-        index.each(|entry| {
-            let path = top.join(std::ffi::OsStr::from_bytes(entry.path));
+        let mut index = self.read_index(&index_file)?;
+        while let Some(entry) = index.next()? {
             if attributes::is_attributes(entry.path) && entry.mode != SYMLINK {
+                let path = lfs::below(top, entry.path);
                 let content = std::fs::read(&path).at("read", &path)?;
                 AttributesDir(attributes).put(entry.path, &content)?;
             }
-            if entry.mode == GITLINK {
-                links.extend(entry.oid().map(|commit| (entry.path.to_vec(), commit)));
-            } else {
-                let stat = set_time(&path, old)?;
+        }
+        let mut index = self.read_index(&index_file)?;
+        let (own, mut to) = self.write_index(git_dir)?;
+        let (mut files, mut size) = (0, 0);
+        let mut links = Vec::new();
+        let mut pointers = self.pointers(attributes)?;
+        while let Some(entry) = index.next()? {
+            let path = lfs::below(top, entry.path);
+            let stat = match entry.mode {
+                GITLINK => {
+                    links.extend(entry.oid().map(|commit| (entry.path.to_vec(), commit)));
+                    None
+                }
+                SYMLINK => Some(set_time(&path, old)?),
+                _ => {
+                    if let Some(pointers) = &mut pointers {
+                        self.fetch(pointers, &path, entry.path)?;
+                    }
+                    Some(set_time(&path, old)?)
+                }
+            };
+            if let Some(stat) = &stat {
                 files += 1;
                 size += stat.size;
-                if entry.mode != SYMLINK
-                    && stat.size <= lfs::MOST
-                    && !self.store.lfs.leaves_pointers()
-                {
-                    small.push((stats.len(), entry.path.to_vec()));
-                }
-                stats.push((entry.at, stat));
             }
-            Ok::<_, GitError>(())
-        })?;
-        if lfs::may_apply(attributes) || self.store.converts_by_itself() {
-            size += self.fetch_pointers(top, attributes, &small, old, &mut stats)?;
+            to.keep(entry, stat.as_ref()).at("write", &own)?;
         }
-        for (at, stat) in &stats {
-            index.set_stat(*at, stat);
-        }
-        self.write_index(git_dir, &index.into_bytes()?)?;
+        pointers.map_or(Ok(()), AttributeReader::end)?;
+        to.end().at("write", &own)?;
         std::fs::remove_file(&index_file).at("remove", &index_file)?;
         if let Some(attributes) = own_attributes {
             std::fs::remove_dir_all(&attributes).at("remove", &attributes)?;
@@ -467,47 +415,50 @@ impl LayerMaker<'_> {
         Ok((Sum { files, bytes: size }, links))
     }
 
-    /// Puts the content of what Git LFS keeps in the place of its pointers. Gives the
-    /// bytes that came in addition.
-    fn fetch_pointers(
-        &self,
-        top: &Path,
-        attributes: &Path,
-        small: &[(usize, Vec<u8>)],
-        time: SystemTime,
-        stats: &mut [(usize, FileStat)],
-    ) -> Result<u64, GitError> {
-        let mut reader = None;
-        let mut more = 0;
-        for (at, path) in small {
-            let file = lfs::below(top, path);
-            let stat = &mut stats[*at].1;
-            let Some(pointer) = lfs::pointer_in(&file, stat.size) else { continue };
-            let reader = match &mut reader {
-                Some(reader) => reader,
-                none => none.insert(AttributeReader::start(self.store, attributes)?),
-            };
-            if reader.of(path)?.filter.as_deref() != Some(lfs::FILTER) {
-                continue;
-            }
-            let content = self.store.lfs.content(path, &pointer)?;
-            let from = std::fs::File::open(&content).at("read", &content)?;
-            let to = std::fs::File::options().write(true).truncate(true).open(&file);
-            std::io::copy(&mut &from, &mut to.at("write", &file)?).at("write", &file)?;
-            more += pointer.size.saturating_sub(stat.size);
-            *stat = set_time(&file, time)?;
+    /// Tells which files Git LFS keeps by attributes in `dir`, when it can keep any.
+    fn pointers(&self, dir: &Path) -> Result<Option<AttributeReader>, GitError> {
+        let kept = lfs::may_apply(dir) || self.store.converts_by_itself();
+        if !kept || self.store.lfs.leaves_pointers() {
+            return Ok(None);
         }
-        reader.map_or(Ok(()), AttributeReader::end)?;
-        Ok(more)
+        AttributeReader::start(self.store, dir).map(Some)
     }
 
-    fn write_index(&self, git_dir: &Path, bytes: &[u8]) -> Result<(), GitError> {
-        let path = git_dir.join("index");
-        std::fs::write(&path, bytes).at("write", &path)?;
-        if let Some((uid, gid)) = self.owner {
-            std::os::unix::fs::chown(&path, Some(uid), Some(gid)).at("hand over", &path)?;
+    /// Puts the content of what Git LFS keeps in the place of a pointer.
+    fn fetch(
+        &self,
+        pointers: &mut AttributeReader,
+        file: &Path,
+        path: &[u8],
+    ) -> Result<(), GitError> {
+        let Some(pointer) = lfs::pointer_in(file).at("read", file)? else { return Ok(()) };
+        if pointers.of(path)?.filter.as_deref() != Some(lfs::FILTER) {
+            return Ok(());
         }
+        let content = self.store.lfs.content(path, &pointer)?;
+        let from = std::fs::File::open(&content).at("read", &content)?;
+        let to = std::fs::File::options().write(true).truncate(true).open(file);
+        std::io::copy(&mut &from, &mut to.at("write", file)?).at("write", file)?;
         Ok(())
+    }
+
+    fn read_index(&self, path: &Path) -> Result<Index<BufReader<std::fs::File>>, GitError> {
+        let file = std::fs::File::open(path).at("read", path)?;
+        Index::open(BufReader::with_capacity(1 << 16, file), self.store.format)
+    }
+
+    /// Begins the index of a git directory.
+    fn write_index(
+        &self,
+        git_dir: &Path,
+    ) -> Result<(PathBuf, IndexWriter<std::fs::File>), GitError> {
+        let path = git_dir.join("index");
+        let file = std::fs::File::create(&path).at("write", &path)?;
+        if let Some((uid, gid)) = self.owner {
+            std::os::unix::fs::fchown(&file, Some(uid), Some(gid)).at("hand over", &path)?;
+        }
+        let to = IndexWriter::new(file, self.store.format).at("write", &path)?;
+        Ok((path, to))
     }
 
     fn write_delta(
@@ -535,13 +486,7 @@ impl LayerMaker<'_> {
         let converts = attributes::any(&attributes) || self.store.converts_by_itself();
         let mut converted =
             if converts { Some(BlobReader::start(self.store, Some(&attributes))?) } else { None };
-        let mut of_path = if !self.store.lfs.leaves_pointers()
-            && (lfs::may_apply(&attributes) || self.store.converts_by_itself())
-        {
-            Some(AttributeReader::start(self.store, &attributes)?)
-        } else {
-            None
-        };
+        let mut of_path = self.pointers(&attributes)?;
         let mut writer = draft.writer(self.owner).at("open", top)?;
         let wrote = |error: cofferdam_tree::DeltaError| GitError::Io {
             step: "write a delta layer in",
@@ -549,7 +494,7 @@ impl LayerMaker<'_> {
             source: std::io::Error::other(error),
         };
         let old = SystemTime::now() - AGE;
-        let mut index: BTreeMap<Vec<u8>, Option<NewEntry>> = BTreeMap::new();
+        let mut entries: BTreeMap<Vec<u8>, Option<NewEntry>> = BTreeMap::new();
         let mut links = Vec::new();
         let (mut files, mut bytes) = (0, 0);
         for change in changes {
@@ -559,7 +504,7 @@ impl LayerMaker<'_> {
             }
             if change.old_mode != 0 && change.old_mode != TREE && change.new_mode != change.old_mode
             {
-                index.entry(path.to_vec()).or_insert(None);
+                entries.entry(path.to_vec()).or_insert(None);
             }
             let stat = match change.new_mode {
                 0 => continue,
@@ -603,7 +548,7 @@ impl LayerMaker<'_> {
             files += 1;
             bytes += stat.map_or(0, |stat| stat.size);
             let entry = NewEntry { mode: change.new_mode, oid: change.new.clone(), stat };
-            index.insert(path.to_vec(), Some(entry));
+            entries.insert(path.to_vec(), Some(entry));
         }
         raw.end()?;
         of_path.map_or(Ok(()), AttributeReader::end)?;
@@ -611,16 +556,15 @@ impl LayerMaker<'_> {
             converted.end()?;
         }
         let base_index = base_dir.join("tree/.git/index");
-        let bytes_of_base = std::fs::read(&base_index).at("read", &base_index)?;
-        let edited = Index::parse(bytes_of_base, self.store.format)?
-            .edited(&index.into_iter().collect::<Vec<_>>())?;
         let git_dir = top.join(".git");
         std::fs::create_dir(&git_dir).at("make", &git_dir)?;
         if let Some((uid, gid)) = self.owner {
             std::os::unix::fs::chown(&git_dir, Some(uid), Some(gid)).at("hand over", &git_dir)?;
             std::os::unix::fs::chown(top, Some(uid), Some(gid)).at("hand over", top)?;
         }
-        self.write_index(&git_dir, &edited)?;
+        let (own, mut to) = self.write_index(&git_dir)?;
+        index::edit(&mut self.read_index(&base_index)?, entries, &mut to)?;
+        to.end().at("write", &own)?;
         let mut sum = Sum { files, bytes };
         self.check_out_modules(top, b"", &links, &mut sum)?;
         Ok(self.meta(key, Some(base.clone()), sum.files, sum.bytes))

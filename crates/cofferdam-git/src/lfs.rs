@@ -298,12 +298,13 @@ pub(crate) fn may_apply(dir: &Path) -> bool {
     })
 }
 
-/// The pointer that a small file holds.
-pub(crate) fn pointer_in(file: &Path, size: u64) -> Option<Pointer> {
+/// The pointer that a file is.
+pub(crate) fn pointer_in(file: &Path) -> io::Result<Option<Pointer>> {
+    let size = std::fs::symlink_metadata(file)?.len();
     if size > MOST || size < VERSION.len() as u64 {
-        return None;
+        return Ok(None);
     }
-    Pointer::parse(&std::fs::read(file).ok()?)
+    Ok(Pointer::parse(&std::fs::read(file)?))
 }
 
 /// A path as the file system takes it.

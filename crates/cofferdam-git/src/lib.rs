@@ -5,7 +5,7 @@
 //! - [`Repository`] is the person's repository, [`Store`] our own bare one that
 //!   borrows its objects: harvest, merge and layers write there, so the
 //!   person's repository is untouched until something lands.
-//! - [`layer`] checks trees out into the layer store, [`gitdir`] generates a
+//! - [`difference`] is what differs between two trees, [`layer`] checks trees out into the layer store, [`gitdir`] generates a
 //!   context's private `.git`.
 //! - [`harvest`] reads a result out of a context; [`merge`] puts it on a tip.
 //! - [`publish`] moves a branch, [`follow`] lets a checked-out worktree follow,
@@ -20,6 +20,7 @@ pub mod alternates;
 mod attributes;
 mod command;
 mod config;
+pub mod difference;
 pub mod follow;
 pub mod gitdir;
 pub mod harvest;
@@ -34,6 +35,7 @@ pub mod publish;
 pub mod remote;
 mod repo;
 mod store;
+mod told;
 pub mod version;
 
 pub use command::{GitCommand, RunAs, Started};
@@ -42,6 +44,7 @@ pub use index::copy_index;
 pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
 pub use repo::{Discovered, Discovery, Repository};
 pub use store::Store;
+pub use told::Told;
 
 use std::path::PathBuf;
 

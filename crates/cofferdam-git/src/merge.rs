@@ -4,12 +4,16 @@
 //! merge drivers are the target tip's: with those of the change, a
 //! `* merge=union` that a task wrote would turn a conflict into a clean merge.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use crate::attributes::{self, AttributesDir};
+use crate::difference::{Changes, Difference, diff};
 use crate::harvest::CommitText;
-use crate::layer::Difference;
-use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Store, TreeId, layer};
+use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Store, Told, TreeId};
+
+/// How many conflicts are told by name.
+const TOLD: usize = 5;
 
 /// What merging gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +21,7 @@ pub enum Merged {
     /// One tree.
     Clean(TreeId),
     /// Both sides changed the same places of these paths.
-    Conflict(Vec<String>),
+    Conflict(Told),
 }
 
 /// Merges what `change` did since `base` onto `tip`. `scratch` is an existing
@@ -42,27 +46,31 @@ pub fn onto(
     // exactly that, also after the branch was rewound, and on every git.
     let ours = bare_commit(store, tip.1, base.0)?;
     let theirs = bare_commit(store, change, base.0)?;
-    let done = store
+    let mut git = store
         .git()
         .work_tree(&dir)
         .args(["merge-tree", "--write-tree", "-z", "--name-only", "--no-messages"])
         .args([ours.as_str(), theirs.as_str()])
-        .finish()?;
+        .converse()?;
+    drop(git.child.stdin.take());
+    let mut fields = BufReader::new(git.child.stdout.take().expect("piped")).split(0);
+    let tree = fields.next().and_then(Result::ok);
+    let (mut paths, mut last) = (Told::new(TOLD), Vec::new());
+    for path in fields.map_while(Result::ok) {
+        if path != last && !path.is_empty() {
+            paths.push(|| format!("`{}`", String::from_utf8_lossy(&path)));
+            last = path;
+        }
+    }
+    let done = git.finish()?;
     let clean = match done.status.code() {
         Some(0) => true,
         Some(1) => false,
         _ => return Err(done.failed()),
     };
-    let mut fields = done.stdout.split(|byte| *byte == 0).filter(|field| !field.is_empty());
-    let tree = fields.next().and_then(|field| Oid::parse(std::str::from_utf8(field).ok()?));
+    let tree = tree.and_then(|tree| Oid::parse(std::str::from_utf8(&tree).ok()?));
     let Some(tree) = tree else { return Err(done.unexpected()) };
-    if clean {
-        return Ok(Merged::Clean(TreeId(tree)));
-    }
-    let mut paths: Vec<String> =
-        fields.map(|field| String::from_utf8_lossy(field).into_owned()).collect();
-    paths.dedup();
-    Ok(Merged::Conflict(paths))
+    Ok(if clean { Merged::Clean(TreeId(tree)) } else { Merged::Conflict(paths) })
 }
 
 fn tip_attributes(
@@ -74,7 +82,8 @@ fn tip_attributes(
 ) -> Result<(), GitError> {
     let attributes = AttributesDir(dir);
     attributes.copy_from(base_attributes)?;
-    for difference in layer::diff(store, base, tip, false)? {
+    for difference in diff(store, base, tip, false)? {
+        let difference = difference?;
         if !attributes::is_attributes(&difference.path) {
             continue;
         }
@@ -88,33 +97,42 @@ fn tip_attributes(
     Ok(())
 }
 
-/// `tree`, but with each of these paths as it was before the difference. `scratch` is
-/// an existing directory of ours.
+/// `tree`, but with each path that `goes_back` says so of as it was before the change.
+/// `scratch` is an existing directory of ours.
 ///
 /// # Errors
 /// [`GitError`].
-pub fn undone<'a>(
+pub fn undone(
     store: &Store,
     tree: &TreeId,
-    differences: impl IntoIterator<Item = &'a Difference>,
+    changes: &Changes<'_>,
+    goes_back: impl Fn(&Difference) -> bool,
     scratch: &Path,
 ) -> Result<TreeId, GitError> {
     let index = scratch.join("undone-index");
     let git = || store.git().env("GIT_INDEX_FILE", &index);
     git().args(["read-tree", tree.as_str()]).run()?;
-    let (mut gone, mut back) = (Vec::new(), Vec::new());
-    for difference in differences {
-        let Difference { old_mode, old, path, .. } = difference;
-        gone.extend(format!("0 {}\t", "0".repeat(old.as_str().len())).into_bytes());
-        gone.extend([path.as_slice(), b"\0"].concat());
-        if *old_mode != 0 {
-            back.extend(format!("{old_mode:o} {old}\t").into_bytes());
-            back.extend([path.as_slice(), b"\0"].concat());
-        }
-    }
+    let mut talk = git().args(["update-index", "-z", "--index-info"]).converse()?;
+    let mut said = Ok(());
     // What is in the way goes first: a file in a directory's place, or the reverse.
-    let input = [gone, back].concat();
-    git().args(["update-index", "-z", "--index-info"]).input(input).run()?;
+    for back in [false, true] {
+        changes.each(|difference| {
+            let Difference { old_mode, old, path, .. } = difference;
+            if !goes_back(difference) || (back && *old_mode == 0) {
+                return Ok(());
+            }
+            let mut line = match back {
+                true => format!("{old_mode:o} {old}\t"),
+                false => format!("0 {}\t", store.format.zero()),
+            }
+            .into_bytes();
+            line.extend([path.as_slice(), b"\0"].concat());
+            said = std::mem::replace(&mut said, Ok(())).and_then(|()| talk.say(&line));
+            Ok::<_, GitError>(())
+        })?;
+    }
+    talk.end()?;
+    said.at("write", &index)?;
     let tree = git().args(["write-tree"]).oid();
     std::fs::remove_file(&index).at("remove", &index)?;
     Ok(TreeId(tree?))
@@ -130,29 +148,49 @@ pub fn entries(
     tree: &TreeId,
     paths: &[Vec<u8>],
 ) -> Result<Vec<(Vec<u8>, u32, Oid)>, GitError> {
+    let mut entries = Vec::new();
+    each_entry(store, tree, paths, |path, mode, oid| entries.push((path.to_vec(), mode, oid)))?;
+    Ok(entries)
+}
+
+/// As [`entries`], one after the other: a directory can have a million.
+///
+/// # Errors
+/// [`GitError`].
+pub fn each_entry(
+    store: &Store,
+    tree: &TreeId,
+    paths: &[Vec<u8>],
+    mut each: impl FnMut(&[u8], u32, Oid),
+) -> Result<(), GitError> {
     use std::os::unix::ffi::OsStrExt;
     let paths = paths.iter().map(|path| std::ffi::OsStr::from_bytes(path));
-    let done = store
+    let mut git = store
         .git()
         .env("GIT_LITERAL_PATHSPECS", "1")
         .args(["ls-tree", "-z", tree.as_str(), "--"])
         .args(paths)
-        .finish()?;
-    if !done.status.success() {
-        return Err(done.failed());
-    }
+        .converse()?;
+    drop(git.child.stdin.take());
     let parse = |line: &[u8]| {
         let at = line.iter().position(|byte| *byte == b'\t')?;
         let mut parts = std::str::from_utf8(&line[..at]).ok()?.split(' ');
         let mode = u32::from_str_radix(parts.next()?, 8).ok()?;
         let oid = Oid::parse(parts.nth(1)?)?;
-        Some((line[at + 1..].to_vec(), mode, oid))
+        Some((at + 1, mode, oid))
     };
-    let lines = done.stdout.split(|byte| *byte == 0).filter(|line| !line.is_empty());
-    match lines.map(parse).collect() {
-        Some(entries) => Ok(entries),
-        None => Err(done.unexpected()),
+    let mut unknown = None;
+    for line in BufReader::new(git.child.stdout.take().expect("piped")).split(0) {
+        match line.as_deref().map(|line| (line, parse(line))) {
+            Ok((line, Some((at, mode, oid)))) => each(&line[at..], mode, oid),
+            // The rest is read nevertheless: git has to come to its end.
+            Ok((line, None)) => unknown = Some(String::from_utf8_lossy(line).into_owned()),
+            Err(error) => unknown = Some(error.to_string()),
+        }
     }
+    git.end()?;
+    let command = || "ls-tree".to_owned();
+    unknown.map_or(Ok(()), |answer| Err(GitError::Unexpected { command: command(), answer }))
 }
 
 /// A commit that only gives a merge its base: by nobody, at no time.

@@ -150,6 +150,11 @@ impl<T> Descent<T> {
         (frame.fd.as_ref().expect("the innermost frame is open").as_fd(), &mut frame.state)
     }
 
+    /// The states of all directories, outermost first.
+    pub(crate) fn states(&mut self) -> impl Iterator<Item = &mut T> {
+        self.frames.iter_mut().map(|frame| &mut frame.state)
+    }
+
     /// Goes into `name`, which `fd` is open on. Returns the state of the frame
     /// that lost its descriptor, if one did.
     pub(crate) fn push(

@@ -6,8 +6,9 @@
 //! 1. The root is a descriptor. Everything is opened below it with `openat2`
 //!    and `RESOLVE_BENEATH | NO_SYMLINKS | NO_MAGICLINKS | NO_XDEV`; no path is
 //!    ever resolved by the kernel from a string that contains a symlink.
-//! 2. A directory is listed whole and sorted by bytes, so the same tree gives
-//!    the same walk. The caps count while it is listed, not afterwards.
+//! 2. A directory is visited in the order of bytes, so the same tree gives the same
+//!    walk. Of many names only the first are kept, and it is listed again for the
+//!    next. The caps count while it is listed, not afterwards.
 //! 3. An entry is stat'ed, then given to the visitor, a directory before its
 //!    content. A directory is opened *before* the visitor sees it and compared
 //!    with what was stat'ed, so `opaque` and what is descended into are one
@@ -38,7 +39,8 @@ use crate::stat::{FileTime, Identity, Probe, probe_at, probe_fd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use std::ffi::CString;
+use std::collections::BinaryHeap;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -274,8 +276,32 @@ pub struct Walker {
     caps: Caps,
 }
 
-/// Names still to visit, last first.
-type Pending = Vec<CString>;
+/// Most bytes of names that one directory holds in memory, and all of them together.
+const HELD: (usize, usize) = (8 << 20, 16 << 20);
+/// What a name takes besides its bytes.
+const NAME: usize = size_of::<CString>() + 16;
+
+/// Names still to visit.
+#[derive(Default)]
+struct Pending {
+    /// The next ones, last first.
+    names: Vec<CString>,
+    /// What they take.
+    held: usize,
+    /// The last one that was visited.
+    after: Option<CString>,
+    /// Whether there are others behind those in `names`.
+    more: bool,
+}
+
+impl Pending {
+    fn next(&mut self) -> Option<CString> {
+        let name = self.names.pop()?;
+        self.held -= name.as_bytes().len() + NAME;
+        self.after = Some(name.clone());
+        Some(name)
+    }
+}
 
 impl Walker {
     /// A walker below `root`, a directory opened in any way (`O_PATH` too).
@@ -295,10 +321,17 @@ impl Walker {
         let mut totals = Totals::default();
         let at_root = |errno| WalkError::new(b"", errno);
         let root = open_dir(&self.root, c".").map_err(at_root)?;
-        let pending = self.list(root.as_fd(), b"", &mut totals)?;
+        let pending = self.first(root.as_fd(), b"", &mut totals)?;
         let mut descent = Descent::new(root, pending).map_err(at_root)?;
         loop {
-            let Some(name) = descent.top().1.pop() else {
+            let (dir, pending) = descent.top();
+            let mut next = pending.next();
+            if next.is_none() && pending.more {
+                let again = self.list(dir, pending, |_| Ok(()));
+                again.map_err(|error| error.at(descent.path()))?;
+                next = descent.top().1.next();
+            }
+            let Some(name) = next else {
                 let left = descent.path().to_vec();
                 match descent.pop().map_err(|errno| WalkError::new(&left, errno))? {
                     Some(_) => continue,
@@ -322,8 +355,9 @@ impl Walker {
                 identity: probe.identity(),
             };
             if let (Visit::Descend, Some(fd)) = (visit(&entry)?, opened) {
-                let pending = self.list(fd.as_fd(), &path, &mut totals)?;
+                let pending = self.first(fd.as_fd(), &path, &mut totals)?;
                 descent.push(name.as_bytes(), fd, probe.identity(), pending);
+                forget_some(&mut descent);
             }
         }
     }
@@ -341,29 +375,60 @@ impl Walker {
         Ok(())
     }
 
-    fn list(
+    /// Lists a directory for the first time.
+    fn first(
         &self,
         dir: BorrowedFd<'_>,
         path: &[u8],
         totals: &mut Totals,
     ) -> Result<Pending, WalkError> {
-        let mut pending = Pending::new();
-        let mut over = Ok(());
-        read_names(dir, |name| {
+        let mut pending = Pending::default();
+        self.list(dir, &mut pending, |name| {
             totals.entries += 1;
-            over = self
-                .check(Cap::Entries, totals.entries, path)
-                .and_then(|()| self.check(Cap::NameLen, name.to_bytes().len() as u64, path));
+            self.check(Cap::Entries, totals.entries, path)?;
+            self.check(Cap::NameLen, name.to_bytes().len() as u64, path)
+        })
+        .map_err(|error| error.at(path))?;
+        Ok(pending)
+    }
+
+    /// Takes in the next names of a directory: the first of those behind `after`, as
+    /// many as may be held.
+    fn list(
+        &self,
+        dir: BorrowedFd<'_>,
+        pending: &mut Pending,
+        mut each: impl FnMut(&CStr) -> Result<(), WalkError>,
+    ) -> Result<(), ListError> {
+        rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0))?;
+        let mut names: BinaryHeap<CString> = BinaryHeap::new();
+        let mut over = Ok(());
+        (pending.held, pending.more) = (0, false);
+        read_names(dir, |name| {
+            over = each(name);
             if over.is_err() {
                 return ControlFlow::Break(());
             }
-            pending.push(name.to_owned());
+            if pending.after.as_deref().is_some_and(|after| name <= after) {
+                return ControlFlow::Continue(());
+            }
+            if pending.more && names.peek().is_some_and(|last| name >= last.as_c_str()) {
+                return ControlFlow::Continue(());
+            }
+            pending.held += name.to_bytes().len() + NAME;
+            names.push(name.to_owned());
+            while pending.held > HELD.0
+                && let Some(last) = names.pop()
+            {
+                pending.held -= last.as_bytes().len() + NAME;
+                pending.more = true;
+            }
             ControlFlow::Continue(())
-        })
-        .map_err(|errno| WalkError::new(path, errno))?;
+        })?;
         over?;
-        pending.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(pending)
+        pending.names = names.into_sorted_vec();
+        pending.names.reverse();
+        Ok(())
     }
 
     fn look(
@@ -416,6 +481,48 @@ impl Walker {
             FileType::Unknown => return Err(fail(Errno::INVAL)),
         };
         Ok((found, probe, None))
+    }
+}
+
+/// What listing a directory ended with.
+enum ListError {
+    Kernel(Errno),
+    Walk(WalkError),
+}
+
+impl From<Errno> for ListError {
+    fn from(errno: Errno) -> Self {
+        ListError::Kernel(errno)
+    }
+}
+
+impl From<WalkError> for ListError {
+    fn from(error: WalkError) -> Self {
+        ListError::Walk(error)
+    }
+}
+
+impl ListError {
+    fn at(self, path: &[u8]) -> WalkError {
+        match self {
+            ListError::Kernel(errno) => WalkError::new(path, errno),
+            ListError::Walk(error) => error,
+        }
+    }
+}
+
+/// Lets the outermost directories forget names that are listed again when it is their
+/// turn, while all together hold too many.
+fn forget_some(descent: &mut Descent<Pending>) {
+    let mut held: usize = descent.states().map(|pending| pending.held).sum();
+    for pending in descent.states() {
+        if held <= HELD.1 {
+            return;
+        }
+        held -= pending.held;
+        if !pending.names.is_empty() {
+            (pending.names, pending.held, pending.more) = (Vec::new(), 0, true);
+        }
     }
 }
 

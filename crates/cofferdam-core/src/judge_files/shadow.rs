@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use cofferdam_git::layer::Difference;
-use cofferdam_git::{Store, TreeId, merge, pattern};
+use cofferdam_git::difference::{Changes, Difference};
+use cofferdam_git::{GitError, Store, TreeId, merge, pattern};
 use serde::Deserialize;
 
 use super::{AT_ONCE, LINK, LIST, TYPE, below, name, parent};
@@ -60,26 +60,28 @@ impl Shadow {
 /// The new files that are imported in place of a module. One in a package is not: it
 /// has a longer name. What was a package on the tip counts, and what comes as a whole,
 /// for a directory that was there can be one that is imported from.
-pub(super) fn find<'a>(
+pub(super) fn find(
     store: &Store,
     [tip, candidate]: [&TreeId; 2],
-    differences: &'a [Difference],
+    changes: &Changes<'_>,
     checks: &[Check],
     spoken_of: &BTreeSet<&[u8]>,
-) -> Result<Vec<&'a [u8]>, Error> {
-    let mut found = Vec::new();
+) -> Result<BTreeSet<Vec<u8>>, Error> {
+    let mut found = BTreeSet::new();
     for shadow in &LIST.shadow {
-        let new = differences.iter().filter(|difference| {
-            difference.old_mode == 0
-                || (difference.new_mode & TYPE == LINK && difference.old_mode & TYPE != LINK)
-        });
-        let new: Vec<(&[u8], &[u8])> = new
-            .filter_map(|difference| Some((shadow.dir_of(difference)?, &*difference.path)))
-            .collect();
+        let mut new: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        changes.each(|change| {
+            let is_new = change.old_mode == 0
+                || (change.new_mode & TYPE == LINK && change.old_mode & TYPE != LINK);
+            if is_new && let Some(dir) = shadow.dir_of(change) {
+                new.push((dir.to_vec(), change.path.clone()));
+            }
+            Ok::<_, GitError>(())
+        })?;
         if new.is_empty() || !shadow.is_used(store, tip, checks)? {
             continue;
         }
-        let dirs: BTreeSet<&[u8]> = new.iter().map(|(dir, _)| *dir).collect();
+        let dirs: BTreeSet<&[u8]> = new.iter().map(|(dir, _)| dir.as_slice()).collect();
         let package = |dir: &[u8]| match dir {
             b"" => shadow.package.clone().into_bytes(),
             _ => [dir, b"/", shadow.package.as_bytes()].concat(),
@@ -89,20 +91,28 @@ pub(super) fn find<'a>(
             .iter()
             .map(|dir| if dir.is_empty() { package(dir) } else { [dir, &b"/"[..]].concat() })
             .collect();
-        let list = |tree: &TreeId| -> Result<BTreeSet<Vec<u8>>, Error> {
-            let mut paths = BTreeSet::new();
+        // The directories that are there, and what makes packages of them.
+        let list = |tree: &TreeId| -> Result<[BTreeSet<Vec<u8>>; 2], Error> {
+            let [mut there, mut packages] = [BTreeSet::new(), BTreeSet::new()];
             for some in ask.chunks(AT_ONCE) {
-                paths.extend(merge::entries(store, tree, some)?.into_iter().map(|entry| entry.0));
+                merge::each_entry(store, tree, some, |path, _, _| {
+                    if !there.contains(parent(path)) {
+                        there.insert(parent(path).to_vec());
+                    }
+                    if name(path) == shadow.package.as_bytes() {
+                        packages.insert(path.to_vec());
+                    }
+                })?;
             }
-            Ok(paths)
+            Ok([there, packages])
         };
-        let (before, after) = (list(tip)?, list(candidate)?);
+        let ([there, before], [_, after]) = (list(tip)?, list(candidate)?);
         let is_package = |dir: &[u8]| {
-            let was_there = dir.is_empty() || before.iter().any(|path| parent(path) == dir);
+            let was_there = dir.is_empty() || there.contains(dir);
             before.contains(&package(dir)) || (!was_there && after.contains(&package(dir)))
         };
         let imported = |dir: &[u8]| spoken_of.contains(dir) || !is_package(dir);
-        found.extend(new.iter().filter(|(dir, _)| imported(dir)).map(|(_, path)| path));
+        found.extend(new.into_iter().filter(|(dir, _)| imported(dir)).map(|(_, path)| path));
     }
     Ok(found)
 }

@@ -25,7 +25,9 @@
 //! crash, path by path: already new, still old, or neither, which is the
 //! person's and stays.
 
+mod absent;
 mod lock;
+mod look;
 mod resume;
 mod worktree;
 
@@ -33,21 +35,20 @@ pub use lock::{LockDraft, LockRecord, clean_up, forget_drafts};
 pub use resume::resume;
 pub use worktree::{Worktree, worktrees_on};
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam_failpoint::hit;
 use cofferdam_tree::BytePath;
 
-use crate::layer::{Difference, parse_raw};
+use crate::difference::{Changes, Differences};
 use crate::modules::GITLINK;
-use crate::{CommitId, GitCommand, GitError, IoContext, Repository, alternates};
+use crate::{CommitId, GitCommand, GitError, IoContext, Repository, Told, alternates};
+use absent::Absent;
 use lock::IndexLock;
+use look::Look;
 
 /// Why a worktree can't follow now. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -64,12 +65,12 @@ pub enum InTheWay {
     #[error("`{0}` is held by another git process (or left by one that died)")]
     IndexLocked(PathBuf),
     /// Paths of the person's.
-    #[error("{} in `{worktree}`: {}", if paths.len() == 1 { "a path is in the way" } else { "paths are in the way" }, list(paths))]
+    #[error("{} in `{worktree}`: {paths}", if paths.count() == 1 { "a path is in the way" } else { "paths are in the way" })]
     Paths {
         /// Where.
         worktree: PathBuf,
         /// Each with what it is.
-        paths: Vec<String>,
+        paths: Told,
     },
     /// git's own judgement in the dry run.
     #[error("uncommitted changes are in the way in `{worktree}`: {said}")]
@@ -81,14 +82,8 @@ pub enum InTheWay {
     },
 }
 
-fn list(paths: &[String]) -> String {
-    const SHOWN: usize = 3;
-    let mut text = paths.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    if paths.len() > SHOWN {
-        text.push_str(&format!(" and {} more", paths.len() - SHOWN));
-    }
-    text
-}
+/// How many paths are told by name.
+const TOLD: usize = 3;
 
 /// Why following failed.
 #[derive(Debug, thiserror::Error)]
@@ -98,15 +93,12 @@ pub enum FollowError {
     InTheWay(#[from] InTheWay),
     /// After the commit point: some paths are neither old nor new. They were
     /// left as they are.
-    #[error(
-        "the branch has moved, but these paths of `{worktree}` were left alone: {}",
-        list(paths)
-    )]
+    #[error("the branch has moved, but these paths of `{worktree}` were left alone: {paths}")]
     LeftAlone {
         /// Where.
         worktree: PathBuf,
         /// Which.
-        paths: Vec<String>,
+        paths: Told,
     },
     /// Anything else.
     #[error(transparent)]
@@ -122,7 +114,7 @@ pub struct Follow<'a> {
     lock: Option<IndexLock>,
     old: CommitId,
     new: CommitId,
-    changes: Vec<Difference>,
+    changes: Changes<'a>,
 }
 
 impl<'a> Follow<'a> {
@@ -235,108 +227,21 @@ impl<'a> Follow<'a> {
 
     /// Step 2.
     fn look_at_paths(&self) -> Result<(), FollowError> {
-        let goes: HashSet<&[u8]> = self
-            .changes
-            .iter()
-            .filter(|change| change.old_mode != 0)
-            .map(|change| change.path.as_slice())
-            .collect();
-        let mut in_the_way = Vec::new();
-        let mut dirs = HashSet::new();
-        for change in &self.changes {
-            if let Some(dir) = self.not_writable(&change.path, &mut dirs) {
-                let shown = if dir.is_empty() { b"." } else { dir };
-                in_the_way.push(format!("`{}` (not writable)", BytePath::from(shown)));
-            }
-            if change.new_mode == 0 {
-                continue;
-            }
-            if let Some(what) = self.obstacle(&change.path, change.old_mode != 0, &goes)? {
-                in_the_way.push(what);
-            }
-        }
-        if in_the_way.is_empty() {
+        let mut look = Look::new(self);
+        self.changes.each(|change| look.at(change))?;
+        look.at_the_end()?;
+        if look.in_the_way.is_empty() {
             return Ok(());
         }
-        Err(InTheWay::Paths { worktree: self.worktree.dir.clone(), paths: in_the_way }.into())
-    }
-
-    /// The directory that a path lies in or would be made in, when nothing can be
-    /// changed there: git would report success and leave its files behind. Each is
-    /// told once.
-    fn not_writable<'p>(&self, path: &'p [u8], seen: &mut HashSet<&'p [u8]>) -> Option<&'p [u8]> {
-        use rustix::fs::{Access, AtFlags, CWD, accessat};
-        let above = |path: &'p [u8]| path.iter().rposition(|byte| *byte == b'/');
-        let mut dir = path;
-        let meta = loop {
-            dir = above(dir).map_or(&b""[..], |at| &dir[..at]);
-            if !seen.insert(dir) {
-                return None;
-            }
-            match std::fs::symlink_metadata(self.place(dir)) {
-                Ok(meta) => break meta,
-                Err(_) if dir.is_empty() => return None,
-                Err(_) => {}
-            }
-        };
-        if !meta.is_dir() {
-            return None;
-        }
-        let place = self.place(dir);
-        let writable = match &self.repo.owner {
-            // git works as the owner, not as us.
-            Some(owner) => owner.uid != meta.uid() || meta.mode() & 0o300 == 0o300,
-            None => {
-                let wanted = Access::WRITE_OK | Access::EXEC_OK;
-                accessat(CWD, &place, wanted, AtFlags::EACCESS).is_ok()
-            }
-        };
-        (!writable).then_some(dir)
-    }
-
-    fn obstacle(
-        &self,
-        path: &[u8],
-        tracked: bool,
-        goes: &HashSet<&[u8]>,
-    ) -> Result<Option<String>, GitError> {
-        let shown = |path: &[u8], what: &str| format!("`{}` ({what})", BytePath::from(path));
-        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            let parent = &path[..at];
-            match std::fs::symlink_metadata(self.place(parent)) {
-                Ok(meta) if meta.is_dir() => {}
-                Ok(_) if goes.contains(parent) => return Ok(None),
-                Ok(_) => return Ok(Some(shown(parent, "not a directory"))),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error).at("look at", self.place(parent)),
-            }
-        }
-        let place = self.place(path);
-        match std::fs::symlink_metadata(&place) {
-            Ok(meta) if meta.is_dir() => {
-                // An empty directory or one whose whole content goes is no loss.
-                let mut kept = None;
-                first_kept(&place, path, goes, &mut kept).at("look into", &place)?;
-                Ok(kept.map(|kept| shown(&kept, "not tracked")))
-            }
-            Ok(_) if tracked => Ok(None),
-            Ok(_) => Ok(Some(shown(path, "not tracked"))),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error).at("look at", place),
-        }
+        let (worktree, paths) = (self.worktree.dir.clone(), look.in_the_way);
+        Err(InTheWay::Paths { worktree, paths }.into())
     }
 
     /// Paths that are not what they should be now.
-    fn verify(&self) -> Result<Vec<String>, GitError> {
-        let mut wrong = Vec::new();
-        for change in &self.changes {
+    fn verify(&self) -> Result<Told, GitError> {
+        let mut wrong = Told::new(TOLD);
+        let mut absent = Absent::new(self);
+        self.changes.each(|change| {
             let meta = std::fs::symlink_metadata(self.place(&change.path)).ok();
             let right = match change.new_mode {
                 0 => meta.is_none_or(|meta| meta.is_dir()),
@@ -346,23 +251,13 @@ impl<'a> Follow<'a> {
                     meta.is_symlink() == symlink && !meta.is_dir()
                 }),
             };
-            if !right {
-                wrong.push(change.path.as_slice());
-            }
-        }
-        if !wrong.is_empty() {
             // Outside of a sparse checkout nothing is to be there.
-            let absent = self.absent_by_intent()?;
-            wrong.retain(|path| !absent.contains(*path));
-        }
-        Ok(wrong.into_iter().map(|path| format!("`{}`", BytePath::from(path))).collect())
-    }
-
-    /// Paths of the copied index that are not to be in the worktree.
-    fn absent_by_intent(&self) -> Result<HashSet<Vec<u8>>, GitError> {
-        let listed = self.git().args(["ls-files", "-t", "-z"]).run()?;
-        let paths = listed.split(|byte| *byte == 0);
-        Ok(paths.filter_map(|line| line.strip_prefix(b"S ")).map(<[u8]>::to_vec).collect())
+            if !right && !absent.has(&change.path)? {
+                wrong.push(|| format!("`{}`", BytePath::from(change.path.as_slice())));
+            }
+            Ok::<_, GitError>(())
+        })?;
+        Ok(wrong)
     }
 
     /// The copy becomes the index.
@@ -385,28 +280,6 @@ impl Drop for Follow<'_> {
     }
 }
 
-/// The first thing below `dir` that does not go with the update.
-fn first_kept(
-    dir: &Path,
-    path: &[u8],
-    goes: &HashSet<&[u8]>,
-    kept: &mut Option<Vec<u8>>,
-) -> io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let inner = [path, b"/", entry.file_name().as_bytes()].concat();
-        if entry.file_type()?.is_dir() {
-            first_kept(&entry.path(), &inner, goes, kept)?;
-        } else if !goes.contains(inner.as_slice()) {
-            *kept = Some(inner);
-        }
-        if kept.is_some() {
-            break;
-        }
-    }
-    Ok(())
-}
-
 fn borrowing(git: GitCommand, lender: Option<&Path>) -> GitCommand {
     match lender {
         Some(objects) => git.env("GIT_ALTERNATE_OBJECT_DIRECTORIES", alternates::variable(objects)),
@@ -414,20 +287,17 @@ fn borrowing(git: GitCommand, lender: Option<&Path>) -> GitCommand {
     }
 }
 
-fn differences(
-    repo: &Repository,
+fn differences<'a>(
+    repo: &'a Repository,
     lender: Option<&Path>,
     old: &CommitId,
     new: &CommitId,
-) -> Result<Vec<Difference>, GitError> {
-    let done = borrowing(repo.git(), lender)
-        .args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"])
-        .args([old.as_str(), new.as_str()])
-        .finish()?;
-    if !done.status.success() {
-        return Err(done.failed());
-    }
-    parse_raw(&done.stdout).ok_or_else(|| done.unexpected())
+) -> Result<Changes<'a>, GitError> {
+    let (lender, old, new) = (lender.map(Path::to_owned), old.clone(), new.clone());
+    Changes::new(move || {
+        let git = borrowing(repo.git(), lender.as_deref());
+        Differences::of(git, &[], [old.as_str(), new.as_str()])
+    })
 }
 
 fn no_operation(worktree: &Worktree) -> Result<(), InTheWay> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use cofferdam_failpoint::hit;
 use cofferdam_tree::BytePath;
 
-use super::{Follow, FollowError, LockDraft, differences};
-use crate::layer::Difference;
-use crate::{CommitId, GitError, IoContext, Repository};
+use super::{Absent, Follow, FollowError, LockDraft, TOLD, differences};
+use crate::difference::Difference;
+use crate::{CommitId, GitError, IoContext, Repository, Told};
 
 /// Goes on after a crash between the ref and the index: the branch is at `new`,
 /// the worktree somewhere between `old` and `new`. `draft` is a new lock whose
@@ -36,35 +36,28 @@ impl Follow<'_> {
     /// Brings each path from old to new on its own; what is neither stays.
     pub(super) fn path_by_path(mut self) -> Result<(), FollowError> {
         self.copy_index()?;
-        let absent = self.absent_by_intent()?;
         let mut still_absent = Vec::new();
-        let mut left_alone = Vec::new();
+        let mut left_alone = Told::new(TOLD);
         // Deletions first, so that a file can become a directory and the other way.
-        let mut order: Vec<&Difference> = self.changes.iter().collect();
-        order.sort_by_key(|change| change.new_mode != 0);
-        let mut info = Vec::new();
-        for change in order {
-            if absent.contains(&change.path) && self.object_at(&change.path)?.is_none() {
-                if change.new_mode != 0 {
-                    still_absent.extend(&change.path);
-                    still_absent.push(0);
+        for deletions in [true, false] {
+            let mut absent = Absent::new(&self);
+            self.changes.each(|change| {
+                if (change.new_mode == 0) != deletions {
+                    return Ok(());
                 }
-            } else if !self.bring_forward(change)? {
-                left_alone.push(format!("`{}`", BytePath::from(change.path.as_slice())));
-            }
-            // Also a path that was left alone is recorded as landed: what the
-            // person has there shows as a change of theirs, and committing it
-            // reverts nothing else.
-            let line = match change.new_mode {
-                0 => format!("0 {}\t", self.repo.format.zero()),
-                mode => format!("{mode:o} {}\t", change.new),
-            };
-            info.extend(line.into_bytes());
-            info.extend(&change.path);
-            info.push(0);
+                if absent.has(&change.path)? && self.object_at(&change.path)?.is_none() {
+                    if change.new_mode != 0 {
+                        still_absent.extend(&change.path);
+                        still_absent.push(0);
+                    }
+                } else if !self.bring_forward(change)? {
+                    left_alone.push(|| format!("`{}`", BytePath::from(change.path.as_slice())));
+                }
+                Ok::<_, GitError>(())
+            })?;
         }
         hit("follow:paths:after").at("update", &self.worktree.dir)?;
-        self.git().args(["update-index", "-z", "--index-info"]).input(info).run()?;
+        self.record_as_landed()?;
         if !still_absent.is_empty() {
             let git = self.git().args(["update-index", "-z", "--skip-worktree", "--stdin"]);
             git.input(still_absent).run()?;
@@ -77,6 +70,34 @@ impl Follow<'_> {
         } else {
             Err(FollowError::LeftAlone { worktree: self.worktree.dir.clone(), paths: left_alone })
         }
+    }
+
+    /// Tells the copied index what has landed. Also of a path that was left alone: what
+    /// the person has there shows as a change of theirs, and committing it reverts
+    /// nothing else.
+    fn record_as_landed(&self) -> Result<(), GitError> {
+        let mut git = self.git().args(["update-index", "-z", "--index-info"]).converse()?;
+        let zero = self.repo.format.zero();
+        let mut said = Ok(());
+        for deletions in [true, false] {
+            self.changes.each(|change| {
+                if (change.new_mode == 0) == deletions {
+                    let mut line = match change.new_mode {
+                        0 => format!("0 {zero}\t"),
+                        mode => format!("{mode:o} {}\t", change.new),
+                    }
+                    .into_bytes();
+                    line.extend(&change.path);
+                    line.push(0);
+                    said = std::mem::replace(&mut said, Ok(())).and_then(|()| git.say(&line));
+                }
+                Ok::<_, GitError>(())
+            })?;
+        }
+        let (command, answer) = (git.command.clone(), said.err().map(|error| error.to_string()));
+        // When it did not want to read on, it says why.
+        git.end()?;
+        answer.map_or(Ok(()), |answer| Err(GitError::Unexpected { command, answer }))
     }
 
     /// Brings one path from old to new; `false` when it is neither or can't be.

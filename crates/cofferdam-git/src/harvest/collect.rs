@@ -1,24 +1,30 @@
 //! The second half: frames become objects in our store and one commit.
 //!
 //! git's `fast-import` does the editing: it loads the base's trees along the
-//! changed paths and writes what is new as one synced pack. A file that may
-//! need a conversion goes through `hash-object` with the base's attributes; a
-//! file without a carriage return needs none, whatever its attributes say about
-//! line endings.
+//! changed paths and writes what is new as one synced pack. Each frame is passed
+//! on as it comes, files as a part of the commit that is being made: nobody keeps
+//! a list. A file that may need a conversion goes through `hash-object` with the
+//! base's attributes; a file without a carriage return needs none, whatever its
+//! attributes say about line endings.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout};
 
 use super::frame::Frame;
 use super::{Refusal, names};
 use crate::alternates::quoted;
 use crate::attributes::{AttributeReader, OfPath, Text};
 use crate::command::Conversation;
+use crate::difference::diff;
 use crate::lfs::{self, Cleaned, Pointer};
-use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, layer, publish};
+use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, publish};
 
+/// How many changed paths and things left out are told by name.
+pub const NAMED: usize = 100;
 /// Larger files are streamed without looking for carriage returns first.
 const LOOK_AT_MOST: u64 = 8 << 20;
 
@@ -29,12 +35,25 @@ pub struct ChangeSet {
     pub commit: CommitId,
     /// Its tree.
     pub tree: TreeId,
-    /// Changed paths, in order.
+    /// How many paths changed.
+    pub counts: ChangeCounts,
+    /// The first of them, in order: there can be a million.
     pub paths: Vec<ChangedPath>,
-    /// What was left out, in words.
+    /// What was left out, in words; of much, how much more.
     pub left_out: Vec<String>,
     /// Content that Git LFS has to keep for it.
     pub lfs: Vec<Pointer>,
+}
+
+/// How many paths changed, by how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ChangeCounts {
+    /// New paths.
+    pub added: u64,
+    /// Paths with other content, mode or type.
+    pub modified: u64,
+    /// Paths that are gone.
+    pub deleted: u64,
 }
 
 /// One changed path.
@@ -81,18 +100,23 @@ pub fn collect(
     frames: impl Read,
 ) -> Result<Option<ChangeSet>, GitError> {
     let mut frames = BufReader::with_capacity(1 << 16, frames);
+    let reference = format!("refs/dam/{task}");
     let mut blobs = Blobs {
         store,
         config,
         attributes_dir,
-        base_tree: base.1,
+        base,
+        text,
+        reference: &reference,
         converts: store.converts_by_itself(),
         importer: None,
         attributes: None,
         lfs: Vec::new(),
     };
-    let mut edits = Vec::new();
-    let mut left_out = Vec::new();
+    let mut left_out = LeftOut::default();
+    // Directories around the path of now whose content in the base is gone: a walk
+    // has what is below a directory right after it.
+    let mut cleared: Vec<Vec<u8>> = Vec::new();
     loop {
         let frame = Frame::read(&mut frames)
             .map_err(|error| Refusal::Helper(format!("its answer is cut off: {error}")))?;
@@ -104,18 +128,19 @@ pub fn collect(
             Frame::Refused { path, why } => {
                 return Err(Refusal::path(&path, String::from_utf8_lossy(&why)).into());
             }
-            Frame::LeftOut { path, what } => left_out.push(format!(
-                "`{}` is {}",
-                cofferdam_tree::BytePath::from(path.as_slice()),
-                String::from_utf8_lossy(&what)
-            )),
-            Frame::Delete { path } | Frame::Clear { path } => edits.push(Edit::Delete(path)),
+            Frame::LeftOut { path, what } => left_out.note(&path, &what),
+            Frame::Delete { path } => blobs.importer()?.delete(&path)?,
+            Frame::Clear { path } => {
+                blobs.importer()?.delete(&path)?;
+                cleared.retain(|dir| is_below(&path, dir));
+                cleared.push(path);
+            }
             // A directory that was made again takes its submodules with it, unless
             // they were made again as well.
             Frame::Submodule { path } => {
-                if edits.iter().any(|edit| edit.deletes(&path)) {
-                    let blob = blobs.in_base(&path)?;
-                    edits.push(Edit::Put { path, mode: 0o160_000, blob });
+                if cleared.iter().any(|dir| is_below(&path, dir)) {
+                    let commit = blobs.in_base(&path)?;
+                    blobs.importer()?.put(&path, 0o160_000, &commit)?;
                 }
             }
             Frame::Symlink { path, target, same } => {
@@ -126,52 +151,117 @@ pub fn collect(
                     );
                     return Err(Refusal::path(&path, why).into());
                 }
-                let blob = blobs.importer()?.blob(&mut target.as_slice(), target.len() as u64)?;
-                edits.push(Edit::Put { path, mode: 0o120_000, blob });
+                let (size, mut target) = (target.len() as u64, target.as_slice());
+                blobs.importer()?.put_inline(&path, 0o120_000, &mut target, size)?;
             }
             Frame::File { path, executable, size, attributes } => {
                 let mut content = (&mut frames).take(size);
-                let blob = blobs.file(&path, size, attributes, &mut content)?;
+                let mode = if executable { 0o100_755 } else { 0o100_644 };
+                blobs.file(&path, mode, size, attributes, &mut content)?;
                 if content.limit() != 0 {
                     return Err(Refusal::Helper("a file is cut off".into()).into());
                 }
-                let mode = if executable { 0o100_755 } else { 0o100_644 };
-                edits.push(Edit::Put { path, mode, blob });
             }
         }
     }
-    if edits.is_empty() {
-        return Ok(None);
-    }
     let lfs = std::mem::take(&mut blobs.lfs);
-    let reference = format!("refs/dam/{task}");
-    let (commit, tree) = blobs.commit(&reference, base.0, text, &edits)?;
+    let Some((commit, tree)) = blobs.commit()? else { return Ok(None) };
     if tree == *base.1 {
         return Ok(None);
     }
-    let differences = layer::diff(store, base.1, &tree, false)?;
-    check_gits_own_files(store, base.0, &commit, &differences)?;
-    let submodules = differences.iter().filter(|difference| difference.old_mode == 0o160_000);
-    for submodule in submodules {
-        let below = [submodule.path.as_slice(), b"/"].concat();
-        if differences.iter().any(|difference| difference.path.starts_with(&below)) {
+    let mut changes = ChangeSet {
+        commit,
+        tree,
+        counts: ChangeCounts::default(),
+        paths: Vec::new(),
+        left_out: left_out.into_words(),
+        lfs,
+    };
+    count(store, base, &mut changes)?;
+    Ok(Some(changes))
+}
+
+/// Counts what a change set changes, and looks for what can't land.
+fn count(
+    store: &Store,
+    base: (&CommitId, &TreeId),
+    changes: &mut ChangeSet,
+) -> Result<(), GitError> {
+    let mut gits_own = None;
+    let mut submodules: HashSet<Vec<u8>> = HashSet::new();
+    for difference in diff(store, base.1, &changes.tree, false)? {
+        let difference = difference?;
+        let kind = match (difference.old_mode, difference.new_mode) {
+            (0, _) => 'A',
+            (_, 0) => 'D',
+            (old, new) if old & 0o170_000 != new & 0o170_000 => 'T',
+            _ => 'M',
+        };
+        match kind {
+            'A' => changes.counts.added += 1,
+            'D' => changes.counts.deleted += 1,
+            _ => changes.counts.modified += 1,
+        }
+        let path = difference.path.as_slice();
+        if changes.paths.len() < NAMED {
+            let path = String::from_utf8_lossy(path).into_owned();
+            changes.paths.push(ChangedPath { kind, path });
+        }
+        if gits_own.is_none() && difference.new_mode != 0 && is_gits_own(path) {
+            gits_own = Some(path.to_vec());
+        }
+        // What is below a path comes after it.
+        let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        if !submodules.is_empty()
+            && let Some((at, _)) = above.find(|(at, _)| submodules.contains(&path[..*at]))
+        {
             let why = "is a submodule, and changes inside one can't land";
-            return Err(Refusal::path(&submodule.path, why).into());
+            return Err(Refusal::path(&path[..at], why).into());
+        }
+        if difference.old_mode == 0o160_000 {
+            submodules.insert(difference.path);
         }
     }
-    let paths = differences
-        .iter()
-        .map(|difference| ChangedPath {
-            kind: match (difference.old_mode, difference.new_mode) {
-                (0, _) => 'A',
-                (_, 0) => 'D',
-                (old, new) if old & 0o170_000 != new & 0o170_000 => 'T',
-                _ => 'M',
-            },
-            path: String::from_utf8_lossy(&difference.path).into_owned(),
-        })
-        .collect();
-    Ok(Some(ChangeSet { commit, tree, paths, left_out, lfs }))
+    match gits_own {
+        Some(path) => check_gits_own_files(store, base.0, &changes.commit, &path),
+        None => Ok(()),
+    }
+}
+
+/// Things that were left out: the first by name.
+#[derive(Default)]
+struct LeftOut {
+    named: Vec<String>,
+    more: u64,
+}
+
+impl LeftOut {
+    fn note(&mut self, path: &[u8], what: &[u8]) {
+        if self.named.len() == NAMED {
+            self.more += 1;
+            return;
+        }
+        let (path, what) =
+            (cofferdam_tree::BytePath::from(path), String::from_utf8_lossy(what).into_owned());
+        self.named.push(format!("`{path}` is {what}"));
+    }
+
+    fn into_words(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.named.push(format!("{} more of such", self.more));
+        }
+        self.named
+    }
+}
+
+/// Whether a path is `dir` or lies below it.
+fn is_below(path: &[u8], dir: &[u8]) -> bool {
+    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+fn is_gits_own(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    matches!(name.to_ascii_lowercase().as_slice(), b".gitmodules" | b".gitattributes")
 }
 
 /// git checks the content of its own files when objects arrive, and would refuse the
@@ -180,44 +270,25 @@ fn check_gits_own_files(
     store: &Store,
     base: &CommitId,
     commit: &CommitId,
-    differences: &[layer::Difference],
+    path: &[u8],
 ) -> Result<(), GitError> {
-    let own = |path: &[u8]| {
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-        matches!(name.to_ascii_lowercase().as_slice(), b".gitmodules" | b".gitattributes")
-    };
-    let Some(file) = differences.iter().find(|change| change.new_mode != 0 && own(&change.path))
-    else {
-        return Ok(());
-    };
     let done = publish::pack_into(store, commit, &[base], store.git())?;
     if done.status.success() {
         return Ok(());
     }
     let said = done.stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    Err(Refusal::path(&file.path, format!("is refused by git: {said}")).into())
-}
-
-enum Edit {
-    Delete(Vec<u8>),
-    Put { path: Vec<u8>, mode: u32, blob: Oid },
-}
-
-impl Edit {
-    /// Whether it takes away what the base has at `path`.
-    fn deletes(&self, path: &[u8]) -> bool {
-        let Edit::Delete(deleted) = self else { return false };
-        path.strip_prefix(deleted.as_slice())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-    }
+    Err(Refusal::path(path, format!("is refused by git: {said}")).into())
 }
 
 struct Blobs<'a> {
     store: &'a Store,
     config: &'a PersonConfig,
     attributes_dir: &'a Path,
-    base_tree: &'a TreeId,
+    base: (&'a CommitId, &'a TreeId),
+    text: &'a CommitText,
+    reference: &'a str,
     converts: bool,
+    /// Started by the first change.
     importer: Option<Importer>,
     attributes: Option<AttributeReader>,
     /// Content that was kept beside the objects.
@@ -227,7 +298,8 @@ struct Blobs<'a> {
 impl Blobs<'_> {
     fn importer(&mut self) -> Result<&mut Importer, GitError> {
         if self.importer.is_none() {
-            self.importer = Some(Importer::start(self.store)?);
+            let importer = Importer::start(self.store, self.reference, self.base.0, self.text)?;
+            self.importer = Some(importer);
         }
         Ok(self.importer.as_mut().expect("just started"))
     }
@@ -235,16 +307,17 @@ impl Blobs<'_> {
     fn file(
         &mut self,
         path: &[u8],
+        mode: u32,
         size: u64,
         attributes: bool,
         content: &mut impl Read,
-    ) -> Result<Oid, GitError> {
+    ) -> Result<(), GitError> {
         if !attributes && !self.converts {
-            return self.importer()?.blob(content, size);
+            return self.importer()?.put_inline(path, mode, content, size);
         }
         let of_path = self.attributes(path)?;
         if of_path.filter.as_deref() == Some(lfs::FILTER) {
-            return self.kept_by_lfs(path, size, content);
+            return self.kept_by_lfs(path, mode, size, content);
         }
         if let Some(filter) = of_path.filter.as_ref().filter(|name| self.config.has_filter(name)) {
             let why =
@@ -254,14 +327,14 @@ impl Blobs<'_> {
         let line_endings =
             of_path.text != Text::No && (of_path.text != Text::Unset || self.converts);
         if !of_path.always && !line_endings {
-            return self.importer()?.blob(content, size);
+            return self.importer()?.put_inline(path, mode, content, size);
         }
         // git leaves the line endings of a file alone that is in the repository with
         // CRLF already, where it has to guess whether it is text.
         let guessed = line_endings && of_path.text != Text::Yes;
         if size > LOOK_AT_MOST {
             let keeps_crlf = guessed && self.base_has_crlf(path)?;
-            return self.converted(path, &of_path, keeps_crlf, content, size);
+            return self.converted(path, mode, &of_path, keeps_crlf, content, size);
         }
         let mut bytes = Vec::new();
         content.read_to_end(&mut bytes).map_err(|error| Refusal::Helper(error.to_string()))?;
@@ -270,9 +343,9 @@ impl Blobs<'_> {
         let as_it_is = !of_path.always && !has_cr;
         let (content, size) = (&mut bytes.as_slice(), bytes.len() as u64);
         if as_it_is {
-            self.importer()?.blob(content, size)
+            self.importer()?.put_inline(path, mode, content, size)
         } else {
-            self.converted(path, &of_path, keeps_crlf, content, size)
+            self.converted(path, mode, &of_path, keeps_crlf, content, size)
         }
     }
 
@@ -280,9 +353,10 @@ impl Blobs<'_> {
     fn kept_by_lfs(
         &mut self,
         path: &[u8],
+        mode: u32,
         size: u64,
         content: &mut impl Read,
-    ) -> Result<Oid, GitError> {
+    ) -> Result<(), GitError> {
         let lfs = &self.store.lfs;
         let blob = match lfs.clean(content, size)? {
             Cleaned::AsItIs(bytes) => {
@@ -304,26 +378,30 @@ impl Blobs<'_> {
                 text
             }
         };
-        self.importer()?.blob(&mut blob.as_slice(), blob.len() as u64)
+        self.importer()?.put_inline(path, mode, &mut blob.as_slice(), blob.len() as u64)
     }
 
     fn converted(
         &mut self,
         path: &[u8],
+        mode: u32,
         of_path: &OfPath,
         keeps_crlf: bool,
         content: &mut impl Read,
         size: u64,
-    ) -> Result<Oid, GitError> {
+    ) -> Result<(), GitError> {
         match (keeps_crlf, of_path.always) {
-            (true, false) => self.importer()?.blob(content, size),
+            (true, false) => self.importer()?.put_inline(path, mode, content, size),
             // `hash-object` can't be told to do the one and not the other.
             (true, true) => Err(Refusal::path(
                 path,
                 "is in the repository with CRLF and under `ident` or `working-tree-encoding`",
             )
             .into()),
-            (false, _) => self.hash_object(path, content),
+            (false, _) => {
+                let blob = self.hash_object(path, content)?;
+                self.importer()?.put(path, mode, &blob)
+            }
         }
     }
 
@@ -343,7 +421,7 @@ impl Blobs<'_> {
     }
 
     fn spec(&self, path: &[u8]) -> OsString {
-        let mut spec = self.base_tree.as_str().as_bytes().to_vec();
+        let mut spec = self.base.1.as_str().as_bytes().to_vec();
         spec.push(b':');
         spec.extend(path);
         OsString::from_vec(spec)
@@ -373,18 +451,12 @@ impl Blobs<'_> {
         self.attributes.as_mut().expect("just started").of(path)
     }
 
-    fn commit(
-        mut self,
-        reference: &str,
-        base: &CommitId,
-        text: &CommitText,
-        edits: &[Edit],
-    ) -> Result<(CommitId, TreeId), GitError> {
+    /// Ends the commit; none when there was no change.
+    fn commit(mut self) -> Result<Option<(CommitId, TreeId)>, GitError> {
         if let Some(attributes) = self.attributes.take() {
             attributes.end()?;
         }
-        self.importer()?;
-        self.importer.take().expect("just started").commit(reference, base, text, edits)
+        self.importer.take().map(Importer::commit).transpose()
     }
 }
 
@@ -440,16 +512,21 @@ impl TextStats {
     }
 }
 
-/// A running `git fast-import`.
+/// A running `git fast-import`, in the middle of its one commit.
 struct Importer {
-    talk: Conversation,
-    input: BufWriter<std::process::ChildStdin>,
-    out: BufReader<std::process::ChildStdout>,
-    marks: u64,
+    talk: Option<Conversation>,
+    input: BufWriter<ChildStdin>,
+    out: BufReader<ChildStdout>,
+    store: PathBuf,
 }
 
 impl Importer {
-    fn start(store: &Store) -> Result<Importer, GitError> {
+    fn start(
+        store: &Store,
+        reference: &str,
+        base: &CommitId,
+        text: &CommitText,
+    ) -> Result<Importer, GitError> {
         let git = store.git().args([
             "fast-import",
             "--quiet",
@@ -461,13 +538,28 @@ impl Importer {
         let mut talk = git.converse()?;
         let input = BufWriter::with_capacity(1 << 16, talk.child.stdin.take().expect("piped"));
         let out = BufReader::new(talk.child.stdout.take().expect("piped"));
-        Ok(Importer { talk, input, out, marks: 0 })
+        let store = store.dir().to_owned();
+        let mut importer = Importer { talk: Some(talk), input, out, store };
+        let (signature, message) = (text.signature(), text.message.as_bytes());
+        importer.send(
+            format!(
+                "commit {reference}\nmark :1\nauthor {signature} now\ncommitter {signature} now\ndata {}\n",
+                message.len()
+            )
+            .as_bytes(),
+        )?;
+        importer.send(message)?;
+        importer.send(format!("\nfrom {base}\n").as_bytes())?;
+        Ok(importer)
     }
 
     /// The error that explains a broken pipe: what git said.
-    fn failed(self_: &mut Importer, error: &std::io::Error) -> GitError {
+    fn failed(&mut self, error: &std::io::Error) -> GitError {
         let mut stderr = String::new();
-        if let Some(mut pipe) = self_.talk.child.stderr.take() {
+        let ended = matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof);
+        if let Some(mut pipe) = self.talk.as_mut().and_then(|talk| talk.child.stderr.take())
+            && ended
+        {
             let _ = pipe.read_to_string(&mut stderr);
         }
         if stderr.is_empty() {
@@ -477,72 +569,56 @@ impl Importer {
     }
 
     fn send(&mut self, text: &[u8]) -> Result<(), GitError> {
-        self.input.write_all(text).map_err(|error| Importer::failed(self, &error))
+        self.input.write_all(text).map_err(|error| self.failed(&error))
     }
 
     fn line(&mut self) -> Result<String, GitError> {
         let mut line = String::new();
         let read = self.input.flush().and_then(|()| self.out.read_line(&mut line));
         match read {
-            Ok(0) => Err(Importer::failed(self, &std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => Err(self.failed(&ErrorKind::UnexpectedEof.into())),
             Ok(_) => Ok(line.trim_end().to_owned()),
-            Err(error) => Err(Importer::failed(self, &error)),
+            Err(error) => Err(self.failed(&error)),
         }
     }
 
-    fn blob(&mut self, content: &mut impl Read, size: u64) -> Result<Oid, GitError> {
-        self.marks += 1;
-        let mark = self.marks;
-        self.send(format!("blob\nmark :{mark}\ndata {size}\n").as_bytes())?;
+    fn delete(&mut self, path: &[u8]) -> Result<(), GitError> {
+        let mut line = b"D ".to_vec();
+        line.extend(quoted(path));
+        line.push(b'\n');
+        self.send(&line)
+    }
+
+    fn put(&mut self, path: &[u8], mode: u32, object: &Oid) -> Result<(), GitError> {
+        let mut line = format!("M {mode:o} {object} ").into_bytes();
+        line.extend(quoted(path));
+        line.push(b'\n');
+        self.send(&line)
+    }
+
+    fn put_inline(
+        &mut self,
+        path: &[u8],
+        mode: u32,
+        content: &mut impl Read,
+        size: u64,
+    ) -> Result<(), GitError> {
+        let mut line = format!("M {mode:o} inline ").into_bytes();
+        line.extend(quoted(path));
+        line.extend(format!("\ndata {size}\n").into_bytes());
+        self.send(&line)?;
         let copied = std::io::copy(&mut content.take(size), &mut self.input)
-            .map_err(|error| Importer::failed(self, &error))?;
+            .map_err(|error| self.failed(&error))?;
         if copied != size {
             return Err(Refusal::Helper("a file is cut off".into()).into());
         }
-        self.send(format!("\nget-mark :{mark}\n").as_bytes())?;
-        let answer = self.line()?;
-        Oid::parse(&answer)
-            .ok_or_else(|| GitError::Unexpected { command: "fast-import".into(), answer })
+        self.send(b"\n")
     }
 
-    fn commit(
-        mut self,
-        reference: &str,
-        base: &CommitId,
-        text: &CommitText,
-        edits: &[Edit],
-    ) -> Result<(CommitId, TreeId), GitError> {
-        self.marks += 1;
-        let mark = self.marks;
-        let signature = text.signature();
-        let message = text.message.as_bytes();
-        self.send(
-            format!(
-                "commit {reference}\nmark :{mark}\nauthor {signature} now\ncommitter {signature} now\ndata {}\n",
-                message.len()
-            )
-            .as_bytes(),
-        )?;
-        self.send(message)?;
-        self.send(format!("\nfrom {base}\n").as_bytes())?;
-        for edit in edits {
-            let mut line = Vec::new();
-            match edit {
-                Edit::Delete(path) => {
-                    line.extend(b"D ");
-                    line.extend(quoted(path));
-                }
-                Edit::Put { path, mode, blob } => {
-                    line.extend(format!("M {mode:o} {blob} ").into_bytes());
-                    line.extend(quoted(path));
-                }
-            }
-            line.push(b'\n');
-            self.send(&line)?;
-        }
-        self.send(format!("\nget-mark :{mark}\n").as_bytes())?;
+    fn commit(mut self) -> Result<(CommitId, TreeId), GitError> {
+        self.send(b"\nget-mark :1\n")?;
         let commit = self.line()?;
-        self.send(format!("ls :{mark} \"\"\n").as_bytes())?;
+        self.send(b"ls :1 \"\"\n")?;
         let tree = self.line()?;
         self.send(b"done\n")?;
         let unexpected = |answer: &str| GitError::Unexpected {
@@ -550,16 +626,39 @@ impl Importer {
             answer: answer.into(),
         };
         if let Err(error) = self.input.flush() {
-            return Err(Importer::failed(&mut self, &error));
+            return Err(self.failed(&error));
         }
-        drop(self.input);
-        self.talk.end()?;
+        if let Some(talk) = self.talk.take() {
+            talk.end()?;
+        }
         let commit = Oid::parse(&commit).ok_or_else(|| unexpected(&commit))?;
         let tree = tree
             .strip_prefix("040000 tree ")
             .and_then(|rest| Oid::parse(rest.split('\t').next()?))
             .ok_or_else(|| unexpected(&tree))?;
         Ok((CommitId(commit), TreeId(tree)))
+    }
+}
+
+impl Drop for Importer {
+    /// One that is given up in the middle would end by writing a report about it, and
+    /// keep all that it has read so far as a pack.
+    fn drop(&mut self) {
+        let Some(mut talk) = self.talk.take() else { return };
+        let fds = PathBuf::from(format!("/proc/{}/fd", talk.child.id()));
+        let open = std::fs::read_dir(fds).into_iter().flatten().filter_map(Result::ok);
+        let open: Vec<PathBuf> =
+            open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
+        let _ = talk.child.kill();
+        let _ = talk.child.wait();
+        let packs = self.store.join("objects/pack");
+        let is_draft = |path: &&PathBuf| {
+            let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+            path.parent() == Some(&packs) && name.starts_with("tmp_pack_")
+        };
+        for draft in open.iter().filter(is_draft) {
+            let _ = std::fs::remove_file(draft);
+        }
     }
 }
 

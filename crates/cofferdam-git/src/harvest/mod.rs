@@ -32,7 +32,7 @@ mod frame;
 mod names;
 mod scan;
 
-pub use collect::{ChangeSet, ChangedPath, CommitText, collect};
+pub use collect::{ChangeCounts, ChangeSet, ChangedPath, CommitText, NAMED, collect};
 pub use scan::{Rules, scan, scan_copy};
 
 use cofferdam_tree::BytePath;

@@ -1,7 +1,9 @@
 //! The first half: what is in the upper directory, in frames.
 
 use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
 use std::fs::File;
+use std::hash::BuildHasher;
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -47,8 +49,7 @@ struct Scan<'a, W> {
     lower: OwnedFd,
     out: W,
     carried: HashSet<&'a [u8]>,
-    /// Paths that only the task's own index tracks, and the directories above them.
-    forced: HashSet<Vec<u8>>,
+    forced: Forced,
     ignore: gix_ignore::Search,
     /// Directories whose ignore file is in `ignore`, innermost last.
     inside: Vec<Inside>,
@@ -119,7 +120,7 @@ fn scan_from(
     let carried = rules.carried.iter().map(Vec::as_slice).collect();
     let (forced, unread) = match tracked_by_force(&upper, &lower, rules.format) {
         Ok(forced) => (forced, None),
-        Err(why) => (HashSet::new(), Some(why)),
+        Err(why) => (Forced::default(), Some(why)),
     };
     let inside = Vec::new();
     let mut scan =
@@ -476,6 +477,24 @@ fn is_equal(mut one: impl BufRead, mut other: impl BufRead) -> io::Result<bool> 
     }
 }
 
+/// Paths that only the task's own index tracks, and the directories above them, each
+/// as a keyed hash: there can be a million.
+#[derive(Default)]
+struct Forced {
+    hashes: HashSet<u64>,
+    key: RandomState,
+}
+
+impl Forced {
+    fn insert(&mut self, path: &[u8]) {
+        self.hashes.insert(self.key.hash_one(path));
+    }
+
+    fn contains(&self, path: &[u8]) -> bool {
+        !self.hashes.is_empty() && self.hashes.contains(&self.key.hash_one(path))
+    }
+}
+
 /// What the task's index tracks and the base's does not, with the directories above:
 /// `git add -f` of something ignored is a decision of the task's. Its index is
 /// bytes like any others, read by our own parser.
@@ -483,51 +502,65 @@ fn tracked_by_force(
     upper: &OwnedFd,
     lower: &OwnedFd,
     format: ObjectFormat,
-) -> Result<HashSet<Vec<u8>>, String> {
-    let mut forced = HashSet::new();
-    let own = read_plain_file(upper, b".git/index").map_err(|error| error.to_string())?;
-    if own.is_empty() {
-        return Ok(forced);
-    }
-    let base = read_plain_file(lower, b".git/index").map_err(|error| error.to_string())?;
-    let paths = |bytes: Vec<u8>| -> Result<Vec<Vec<u8>>, String> {
-        let mut paths = Vec::new();
-        let mut each = |entry: crate::index::Entry<'_>| {
-            paths.push(entry.path.to_vec());
-            Ok::<_, crate::GitError>(())
-        };
-        Index::parse(bytes, format)
-            .and_then(|index| index.each(&mut each))
-            .map_err(|error| error.to_string())?;
-        Ok(paths)
+) -> Result<Forced, String> {
+    let open = |dir| -> Result<Option<Index<io::BufReader<File>>>, String> {
+        let file = open_plain_file(dir, b".git/index").map_err(|error| error.to_string())?;
+        let Some((file, 1..)) = file else { return Ok(None) };
+        let index = Index::open(io::BufReader::with_capacity(1 << 16, file), format);
+        index.map(Some).map_err(|error| error.to_string())
     };
-    let base = paths(base)?;
-    for path in paths(own)? {
-        // Both are in the same order, but the task's is only said to be.
-        if base.binary_search(&path).is_ok() {
+    let mut forced = Forced::default();
+    let Some(mut own) = open(upper)? else { return Ok(forced) };
+    let mut base = open(lower)?;
+    let mut known = Vec::new();
+    let mut last = Vec::new();
+    loop {
+        let Some(entry) = own.next().map_err(|error| error.to_string())? else {
+            return Ok(forced);
+        };
+        // More than once, where a merge left a conflict.
+        if entry.path < last.as_slice() {
+            return Err("its entries are in no order".into());
+        }
+        last.clear();
+        last.extend(entry.path);
+        while base.is_some() && known < last {
+            match base.as_mut().map(Index::next).transpose().map_err(|error| error.to_string())? {
+                Some(Some(entry)) => {
+                    known.clear();
+                    known.extend(entry.path);
+                }
+                _ => base = None,
+            }
+        }
+        if known == last {
             continue;
         }
-        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            forced.insert(path[..at].to_vec());
+        for (at, _) in last.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            forced.insert(&last[..at]);
         }
-        forced.insert(path);
+        forced.insert(&last);
     }
-    Ok(forced)
 }
 
 /// A regular file's content; nothing when it is missing or anything else (git
 /// does not follow a link there either).
 fn read_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some((file, 0..=IGNORE_FILE_MOST)) = open_plain_file(dir, path)? {
+        file.take(IGNORE_FILE_MOST).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// A regular file and its size; none when it is missing or anything else.
+fn open_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Option<(File, u64)>> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let Ok(fd) = openat2(dir, path, flags, Mode::empty(), resolve) else { return Ok(Vec::new()) };
+    let Ok(fd) = openat2(dir, path, flags, Mode::empty(), resolve) else { return Ok(None) };
     let stat = rustix::fs::fstat(&fd)?;
     let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-    if !FileType::from_raw_mode(stat.st_mode).is_file() || size > IGNORE_FILE_MOST {
-        return Ok(Vec::new());
-    }
-    let mut bytes = Vec::new();
-    File::from(fd).take(IGNORE_FILE_MOST).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let is_file = FileType::from_raw_mode(stat.st_mode).is_file();
+    Ok(is_file.then(|| (File::from(fd), size)))
 }

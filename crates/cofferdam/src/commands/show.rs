@@ -1,6 +1,6 @@
 //! `dam show` and `dam diff`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::request::Level;
@@ -106,7 +106,6 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
 pub fn diff(args: &Diff) -> Result<ExitCode, Error> {
     let mut dam = super::open()?;
     let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let patch = query::diff(&mut dam, &args.name, args.stat, color)?;
-    let _ = std::io::stdout().lock().write_all(&patch);
+    query::diff(&mut dam, &args.name, args.stat, color, &mut std::io::stdout().lock())?;
     Ok(ExitCode::Done)
 }
