@@ -21,6 +21,7 @@ use crate::attributes::{AttributeReader, OfPath, Text};
 use crate::command::Conversation;
 use crate::difference::diff;
 use crate::lfs::{self, Cleaned, Pointer};
+use crate::modules::GITLINK;
 use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, publish};
 
 /// How many changed paths and things left out are told by name.
@@ -140,7 +141,7 @@ pub fn collect(
             Frame::Submodule { path } => {
                 if cleared.iter().any(|dir| is_below(&path, dir)) {
                     let commit = blobs.in_base(&path)?;
-                    blobs.importer()?.put(&path, 0o160_000, &commit)?;
+                    blobs.importer()?.put(&path, GITLINK, &commit)?;
                 }
             }
             Frame::Symlink { path, target, same } => {
@@ -218,7 +219,7 @@ fn count(
             let why = "is a submodule, and changes inside one can't land";
             return Err(Refusal::path(&path[..at], why).into());
         }
-        if difference.old_mode == 0o160_000 {
+        if difference.old_mode == GITLINK {
             submodules.insert(difference.path);
         }
     }
