@@ -64,6 +64,13 @@ pub(crate) fn watch(
     false
 }
 
+/// Whether next to nothing can be written any more where `dir` is.
+pub(crate) fn is_full(dir: &Path) -> bool {
+    rustix::fs::statvfs(dir).is_ok_and(|fs| {
+        fs.f_bavail.saturating_mul(fs.f_frsize) < NOISE || (fs.f_files > 0 && fs.f_favail < 16)
+    })
+}
+
 fn free_on(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).map_or(0, |fs| fs.f_bfree.saturating_mul(fs.f_frsize))
 }

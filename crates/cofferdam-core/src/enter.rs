@@ -17,7 +17,7 @@ use crate::control::Control;
 use crate::facts::Facts;
 use crate::job::{Job, reopen};
 use crate::receipt::Receipt;
-use crate::report::Reporter;
+use crate::report::{Event, Reporter};
 use crate::supervise::{self, Ended, Plan, Terminal};
 use crate::task::{end_with, message, start, to_go_on_with, told, wrong_state};
 use crate::{Dam, Error, boundary, harvest, settle};
@@ -157,6 +157,9 @@ fn visited(
     };
     let run = supervise::run(starter, &plan, &job.control, Some(job.reporter))
         .map_err(|error| job.place.tools.blame(error))?;
+    if let Some(text) = run.log_lost {
+        job.reporter.report(Event::Warning { text });
+    }
     job.facts.visited = false;
     job.advance(State::Harvesting, None)?;
     let change = if job.request.read_only { None } else { take_out(job, context)? };

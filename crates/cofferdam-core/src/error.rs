@@ -33,6 +33,8 @@ pub enum ExitCode {
     TimedOut = 7,
     /// Waits for a person.
     Ready = 8,
+    /// A disk is full.
+    NoRoom = 9,
     /// An error of ours.
     Internal = 70,
     /// Interrupted.
@@ -177,6 +179,9 @@ impl Error {
     /// The process's exit code for this error.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
+        if self.is_for_want_of_room() {
+            return ExitCode::NoRoom;
+        }
         match self {
             Error::Usage { .. } | Error::NoSuchTask(_) | Error::Config { .. } => ExitCode::Usage,
             Error::WrongState { .. } => ExitCode::Usage,
@@ -194,6 +199,8 @@ impl Error {
             ) => ExitCode::Usage,
             Error::Git(GitError::Refused(_)) => ExitCode::CommandFailed,
             Error::Ledger(LedgerError::NameTaken { .. }) | Error::Live(_) => ExitCode::Held,
+            Error::Ledger(LedgerError::Newer { .. }) => ExitCode::Usage,
+            Error::Ledger(error) if error.is_read_only() => ExitCode::Isolation,
             Error::Isolation(_)
             | Error::StateDir { .. }
             | Error::LevelNotAvailable { .. }
@@ -205,9 +212,38 @@ impl Error {
         }
     }
 
+    /// Whether a disk is full, or has no more files to give, or a quota is used up.
+    #[must_use]
+    pub fn is_for_want_of_room(&self) -> bool {
+        match self {
+            Error::Ledger(error) => error.is_full(),
+            // git says it in words; those of the C library, and its own.
+            Error::Git(GitError::Failed { stderr, .. }) => {
+                ["No space left on device", "Disk quota exceeded", "Out of diskspace"]
+                    .iter()
+                    .any(|words| stderr.contains(words))
+            }
+            // To the kernel, too many user namespaces are no space as well.
+            Error::Isolation(_) | Error::ToolHome { .. } => false,
+            _ => causes(self).any(|cause| {
+                cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
+                    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+                    matches!(error.kind(), StorageFull | QuotaExceeded)
+                })
+            }),
+        }
+    }
+
     /// What a person can do about it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
+        if self.is_for_want_of_room() {
+            return Some(
+                "a disk is full: `dam gc` and `dam drop NAME` give back what tasks have on it; then \
+                 `dam land NAME` goes on with work that was done"
+                    .into(),
+            );
+        }
         match self {
             Error::Usage { hint, .. } => hint.clone(),
             Error::NoSuchTask(_) => Some("`dam list` shows the tasks there are".into()),
@@ -224,6 +260,20 @@ impl Error {
             Error::StateDir { .. } => {
                 Some("set `COFFERDAM_STATE` to a directory on a local disk".into())
             }
+            Error::Ledger(LedgerError::Newer { .. }) => Some(
+                "a newer `dam` has written it: use that one, or another directory with \
+                 `COFFERDAM_STATE`"
+                    .into(),
+            ),
+            Error::Ledger(LedgerError::NotALedger { .. } | LedgerError::Damaged { .. }) => Some(
+                "nothing of it was changed. Put back a copy of it, or move it away with its `-wal` \
+                 and `-shm`: a new one is made then, the work in `contexts` stays, and `dam gc` \
+                 names it"
+                    .into(),
+            ),
+            Error::Ledger(error) if error.is_read_only() => Some(
+                "the state directory can't be written; `COFFERDAM_STATE` names another".into(),
+            ),
             Error::Ledger(LedgerError::NameTaken { name, .. }) => Some(format!(
                 "`dam show {name}` shows it; `dam drop {name}` frees the name and deletes its context"
             )),
@@ -258,6 +308,13 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// An error and what it came from.
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
 }
 
 fn isolation_hint(error: &SandboxError, profile_is_missing: bool) -> Option<String> {

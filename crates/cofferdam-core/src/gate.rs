@@ -33,7 +33,7 @@ use crate::receipt::CheckReport;
 use crate::report::Event;
 use crate::request::{Check, Level, Request};
 use crate::supervise::{self, Ended, Plan};
-use crate::{Error, boundary, diagnose, limits, read_log};
+use crate::{Error, boundary, diagnose, disk, limits, read_log};
 
 /// How long a check may take that does not say. It holds the target's landing lock:
 /// one that hangs would keep everybody else from landing.
@@ -193,8 +193,9 @@ fn fails_on_the_tip(
     let tip = Candidate { tip: tip.clone(), commit: tip.clone(), tree };
     let key = verdict_key(&tip, &[], check, environment, 0);
     let outcome = match job.dam.ledger.verdict(&key)? {
-        Some(row) => row.outcome,
-        None => match run_check(job, &tip, On::Tip, check, number, key)? {
+        // One that could not be run can be the next time.
+        Some(row) if row.outcome != Outcome::Error => row.outcome,
+        _ => match run_check(job, &tip, On::Tip, check, number, key)? {
             Some(report) => Outcome::parse(&report.outcome).unwrap_or(Outcome::Error),
             None => return Ok(None),
         },
@@ -316,11 +317,16 @@ fn run_once(
         .map_err(|error| job.place.tools.blame(error))?;
     let outcome = match run.ended {
         Ended::Exited { code: Some(0), .. } => Outcome::Passed,
+        // Which is not the candidate's fault.
+        Ended::Exited { .. } if disk::is_full(&context.dir) => Outcome::Error,
         Ended::Exited { .. } | Ended::OutOfMemory | Ended::OutOfDisk => Outcome::Failed,
         Ended::TimedOut => Outcome::TimedOut,
         Ended::Interrupted => return Ok(None),
         Ended::NotStarted(_) | Ended::Killed => Outcome::Error,
     };
+    if let Some(text) = run.log_lost {
+        job.reporter.report(Event::Warning { text });
+    }
     if run_on == On::Candidate {
         job.diagnosed(diagnose::failure(job, &context, Role::Check, &plan, run.ended));
     }

@@ -40,6 +40,8 @@ pub(crate) struct LogWriter {
     segment: u64,
     lost: u64,
     pending: [Vec<u8>; 2],
+    /// The first thing that went wrong.
+    failed: Option<String>,
 }
 
 struct Ring {
@@ -65,15 +67,24 @@ impl LogWriter {
             segment: cap / 4,
             lost: 0,
             pending: [Vec::new(), Vec::new()],
+            failed: None,
         })
+    }
+
+    /// Takes what was read from a stream and lets those who follow see it. What can't
+    /// be written is missing; [`LogWriter::finish`] says why.
+    pub(crate) fn take(&mut self, stream: Stream, bytes: &[u8]) {
+        if let Err(error) = self.write(stream, bytes).and_then(|()| self.flush()) {
+            self.pending[stream as usize].clear();
+            self.failed.get_or_insert_with(|| error.to_string());
+        }
     }
 
     fn part(&self, second: bool) -> PathBuf {
         self.path.with_extension(if second { "b" } else { "a" })
     }
 
-    /// Takes what was read from a stream.
-    pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) -> std::io::Result<()> {
+    fn write(&mut self, stream: Stream, bytes: &[u8]) -> std::io::Result<()> {
         // One time for all that was read at once.
         let prefix = format!("{} {} ", cofferdam_ledger::now_ms(), stream.name()).into_bytes();
         let mut rest = bytes;
@@ -129,23 +140,28 @@ impl LogWriter {
         put(&mut ring.current)
     }
 
-    /// Writes out what is in memory, for those who follow.
-    pub(crate) fn flush(&mut self) -> std::io::Result<()> {
+    fn flush(&mut self) -> std::io::Result<()> {
         self.head.flush()?;
         self.ring.as_mut().map_or(Ok(()), |ring| ring.current.flush())
     }
 
-    /// Puts the parts together.
-    pub(crate) fn finish(mut self) -> Result<(), Error> {
-        let path = self.path.clone();
+    /// Puts the parts together. Says why the log is not whole, if it is not.
+    pub(crate) fn finish(mut self) -> Option<String> {
+        let path = self.path.display().to_string();
+        let joined = self.join();
+        let failed = self.failed.take().or_else(|| joined.err().map(|error| error.to_string()));
+        failed.map(|why| format!("`{path}` is not complete: {why}"))
+    }
+
+    fn join(&mut self) -> std::io::Result<()> {
         for stream in [Stream::Out, Stream::Err] {
             let rest = std::mem::take(&mut self.pending[stream as usize]);
             if !rest.is_empty() {
                 let prefix = format!("{} {} ", cofferdam_ledger::now_ms(), stream.name());
-                self.line(prefix.as_bytes(), &rest).at("write", &path)?;
+                self.line(prefix.as_bytes(), &rest)?;
             }
         }
-        self.flush().at("write", &path)?;
+        self.flush()?;
         let Some(ring) = self.ring.take() else { return Ok(()) };
         drop(ring.current);
         if self.lost > 0 {
@@ -154,20 +170,20 @@ impl LogWriter {
                 cofferdam_ledger::now_ms(),
                 self.lost
             );
-            self.head.write_all(text.as_bytes()).at("write", &path)?;
+            self.head.write_all(text.as_bytes())?;
         }
         for second in [!ring.second, ring.second] {
             let part = self.part(second);
             match File::open(&part) {
                 Ok(mut file) => {
-                    std::io::copy(&mut file, &mut self.head).at("write", &path)?;
-                    std::fs::remove_file(&part).at("remove", &part)?;
+                    std::io::copy(&mut file, &mut self.head)?;
+                    std::fs::remove_file(&part)?;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error).at("read", part),
+                Err(error) => return Err(error),
             }
         }
-        self.head.flush().at("write", path)
+        self.head.flush()
     }
 }
 
@@ -258,7 +274,7 @@ mod tests {
         log.write(Stream::Out, b"a").expect("write");
         log.write(Stream::Err, b"x\ny").expect("write");
         log.write(Stream::Out, b"b\nc\n").expect("write");
-        log.finish().expect("finish");
+        assert_eq!(log.finish(), None);
         assert_eq!(texts(&path), ["err x", "out ab", "out c", "err y"]);
     }
 
@@ -270,7 +286,7 @@ mod tests {
         for number in 0..10_000 {
             log.write(Stream::Out, format!("line {number}\n").as_bytes()).expect("write");
         }
-        log.finish().expect("finish");
+        assert_eq!(log.finish(), None);
         let texts = texts(&path);
         assert_eq!(texts.first().map(String::as_str), Some("out line 0"));
         assert_eq!(texts.last().map(String::as_str), Some("out line 9999"));

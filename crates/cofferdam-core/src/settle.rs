@@ -278,14 +278,21 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
             }
         }
         let before = now_ms() - i64::try_from(RECORDS_FOR.as_millis()).unwrap_or(i64::MAX);
-        for id in dam.ledger.prune(before)? {
-            report.records += 1;
-            let dir = dam.task_dir(&id);
-            if let Some(parent) = dir.path().parent()
-                && dir.path().is_dir()
-            {
-                dam.trash.take(parent, id.as_str()).at("move away", dir.path())?;
+        match dam.ledger.prune(before) {
+            Ok(pruned) => {
+                for id in pruned {
+                    report.records += 1;
+                    let dir = dam.task_dir(&id);
+                    if let Some(parent) = dir.path().parent()
+                        && dir.path().is_dir()
+                    {
+                        dam.trash.take(parent, id.as_str()).at("move away", dir.path())?;
+                    }
+                }
             }
+            // What gives room back must not stop at what needs some.
+            Err(error) if error.is_full() => report.kept.push(format!("records: {error}")),
+            Err(error) => return Err(error.into()),
         }
         orphans(dam, &mut report)?;
         half_written(dam)?;
@@ -297,7 +304,11 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
         let emptied = dam.trash.empty(Duration::MAX).at("empty", dam.trash.dir())?;
         report.trash = emptied.removed;
         report.kept.extend(emptied.stuck.iter().map(ToString::to_string));
-        dam.ledger.checkpoint()?;
+        match dam.ledger.checkpoint() {
+            Err(error) if !error.is_full() => return Err(error.into()),
+            // It is as good in its log.
+            _ => {}
+        }
     }
     Ok(report)
 }

@@ -70,7 +70,7 @@ impl Dam {
                 .recursive(true)
                 .mode(0o700)
                 .create(dir)
-                .map_err(|error| unusable(error.to_string()))?;
+                .map_err(|error| not_made(dir, error))?;
         }
         let dir = std::fs::canonicalize(dir).map_err(|error| unusable(error.to_string()))?;
         let meta = std::fs::metadata(&dir).map_err(|error| unusable(error.to_string()))?;
@@ -96,7 +96,7 @@ impl Dam {
             });
             match made {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    return Err(unusable(error.to_string()));
+                    return Err(not_made(&path, error));
                 }
                 _ => {}
             }
@@ -104,7 +104,10 @@ impl Dam {
         let layers = LayerStore::open(&dir.join("contexts/layers"))
             .map_err(cofferdam_git::GitError::from)?;
         let trash = Trash::new(dir.join("trash")).at("make", dir.join("trash"))?;
-        let ledger = Ledger::open(&dir.join("ledger.db"))?;
+        let tasks = dir.join("contexts/tasks");
+        let has_tasks =
+            || std::fs::read_dir(&tasks).is_ok_and(|mut entries| entries.next().is_some());
+        let ledger = Ledger::open_unless_lost(&dir.join("ledger.db"), has_tasks)?;
         Ok(Dam { dir, ledger, layers, trash, own: Config::of_person()? })
     }
 
@@ -182,6 +185,16 @@ impl Dam {
     /// When the lock can't be had.
     pub(crate) fn collect_layers(&self) -> Result<Lock, Error> {
         Ok(Lock::exclusive(&self.layers_lock(), |_| {})?)
+    }
+}
+
+fn not_made(path: &Path, error: std::io::Error) -> Error {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded => {
+            Error::Io { step: "make", path: path.into(), source: error }
+        }
+        _ => Error::StateDir { path: path.into(), why: error.to_string() },
     }
 }
 

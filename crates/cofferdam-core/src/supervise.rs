@@ -59,7 +59,7 @@ pub enum Ended {
 }
 
 /// A command that ended.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Run {
     /// How.
     pub ended: Ended,
@@ -67,6 +67,9 @@ pub struct Run {
     pub left_running: u32,
     /// From the go to the end.
     pub took: Duration,
+    /// Why its log is not whole, if it is not: a command can't do anything about that,
+    /// and what it does need not be lost with it.
+    pub log_lost: Option<String>,
 }
 
 /// Who ended it, if not itself.
@@ -211,7 +214,7 @@ pub fn run(
             event => event,
         }
     })?;
-    log.into_inner().expect("log").finish()?;
+    let log_lost = log.into_inner().expect("log").finish();
     let cause = cause.into_inner().expect("cause");
     let (ended, left_running) = match (event, cause) {
         (SandboxEvent::OutOfMemory, _) => (Ended::OutOfMemory, 0),
@@ -231,7 +234,7 @@ pub fn run(
         (_, Some(Cause::Clock)) => (Ended::TimedOut, 0),
         (_, None) => (Ended::Killed, 0),
     };
-    Ok(Run { ended, left_running, took: begun.elapsed() })
+    Ok(Run { ended, left_running, took: begun.elapsed(), log_lost })
 }
 
 /// Reads a stream to its end, whatever becomes of log and listener: a pipe that
@@ -253,7 +256,7 @@ fn pump(
         let bytes = &buffer[..read];
         {
             let mut log = log.lock().expect("log");
-            let _ = log.write(stream, bytes).and_then(|()| log.flush());
+            log.take(stream, bytes);
         }
         if let Some(reporter) = reporter {
             reporter.report(Event::Output {

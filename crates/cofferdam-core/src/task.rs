@@ -218,15 +218,29 @@ pub fn land_again(
     }
     let mut job = reopen(dam, task, control, reporter)?;
     request(&mut job.request);
-    if job.facts.change.is_none() || !job.state.may_become(State::Verifying) {
-        return Err(Error::WrongState {
-            name: job.name.to_string(),
-            state: job.state,
-            why: "there is no change set to land".into(),
-        });
-    }
-    let done = land::land(&mut job, true);
+    let done = match to_take_out(&job)? {
+        Some(context) => take_out_again(&mut job, &context),
+        None if job.facts.change.is_some() && job.state.may_become(State::Verifying) => Ok(true),
+        None => return Err(wrong_state(&job.record()?, "there is no change set to land")),
+    };
+    let done = done.and_then(|go_on| if go_on { land::land(&mut job, true) } else { Ok(()) });
     finish(job, done)
+}
+
+/// The context of a task whose command did its work, and whose work could not be taken
+/// out: on a full disk, because its supervisor died, or because of what a person has
+/// mended since.
+fn to_take_out(job: &Job<'_>) -> Result<Option<Context>, Error> {
+    let done = job.facts.exit_code == Some(0) && job.facts.change.is_none();
+    if !done || job.request.read_only || !job.state.may_become(State::Running) {
+        return Ok(None);
+    }
+    job.context()
+}
+
+fn take_out_again(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
+    job.advance(State::Running, None)?;
+    take_out(job, context)
 }
 
 /// Ends a job: an error is recorded, a success is settled.
@@ -236,10 +250,22 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
         let _ = end_with(&mut job, &error);
         return Err(error);
     }
-    let task = job.write_receipt()?;
-    settle::after(&mut job, &task)?;
+    // What it came to is in the ledger, and stays so: what is left undone here is done
+    // by the next collection.
+    if let Err(error) = settled(&mut job) {
+        let text = format!("{}; `dam gc` goes on", land::chain(&error));
+        job.reporter.report(Event::Warning { text });
+    }
     let task = job.record()?;
     Receipt::of(&task)
+}
+
+fn settled(job: &mut Job<'_>) -> Result<(), Error> {
+    // Room for the one comes from the other.
+    let written = job.write_receipt();
+    let task = job.record()?;
+    settle::after(job, &task)?;
+    written.or_else(|_| job.write_receipt()).map(drop)
 }
 
 /// Records an error. A change set that was harvested is not lost by it: it waits
@@ -266,14 +292,17 @@ pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
         | Error::Git(GitError::Refused(_))
         | Error::Usage { .. }
         | Error::Config { .. } => State::Failed,
+        _ if error.is_for_want_of_room() => State::Failed,
         _ => State::Broken,
     };
     job.end(state, &land::chain(error))?;
-    job.write_receipt()?;
+    // The receipt can be made again from the ledger; on a full disk it finds room when
+    // the context is gone.
+    let written = job.write_receipt();
     if nothing_ran {
         settle::remove(job)?;
     }
-    Ok(())
+    written.or_else(|_| job.write_receipt()).map(drop)
 }
 
 /// First arrow: layers, directories, private `.git`, the pin of the base.
@@ -466,6 +495,9 @@ fn run_command(
             if number == 1 { "" } else { "es" },
             if number == 1 { "was" } else { "were" }
         );
+        job.reporter.report(Event::Warning { text });
+    }
+    if let Some(text) = run.log_lost {
         job.reporter.report(Event::Warning { text });
     }
     job.diagnosed(diagnose::failure(job, context, Role::Command, &plan, run.ended));

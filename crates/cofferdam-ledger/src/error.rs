@@ -39,8 +39,10 @@ pub enum LedgerError {
         source: rusqlite::Error,
     },
     /// The ledger was written by a newer version of the program.
-    #[error("the ledger has version {found}, this program knows {known}")]
+    #[error("the ledger `{}` has version {found}, this program knows {known}", path.display())]
     Newer {
+        /// The ledger's file.
+        path: PathBuf,
         /// The ledger's version.
         found: i32,
         /// The newest version that this program reads.
@@ -167,6 +169,50 @@ pub enum LedgerError {
     /// A failpoint asked for this error. Past an `:after` point the write stands.
     #[error("injected failure: {0}")]
     Injected(#[source] io::Error),
+}
+
+impl LedgerError {
+    /// Whether the disk that the ledger is on has no room left.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Sqlite { source, .. } => is_full(source),
+            Self::Open { source, .. } | Self::Injected(source) => matches!(
+                source.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            ),
+            _ => false,
+        }
+    }
+
+    /// Whether the ledger can be read and not written.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Self::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied)
+            ),
+            Self::Open { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied
+            ),
+            _ => false,
+        }
+    }
+}
+
+/// Its own word for it, or that of the file of shared memory: SQLite can't make that
+/// as large as it has to be.
+fn is_full(source: &rusqlite::Error) -> bool {
+    let rusqlite::Error::SqliteFailure(error, _) = source else { return false };
+    error.code == ErrorCode::DiskFull
+        || matches!(
+            error.extended_code,
+            rusqlite::ffi::SQLITE_IOERR_SHMSIZE
+                | rusqlite::ffi::SQLITE_IOERR_SHMOPEN
+                | rusqlite::ffi::SQLITE_IOERR_SHMMAP
+        )
 }
 
 fn list(ids: &[TaskId]) -> String {

@@ -72,9 +72,17 @@ CREATE INDEX publications_open ON publications (id) WHERE state IN ('intent', 'c
 
 /// Makes sure that the tables are there and of our version. One pragma and no
 /// schema statement when they are.
-pub(crate) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), Fault> {
+pub(crate) fn prepare(
+    connection: &mut Connection,
+    path: &Path,
+    may_be_new: impl FnOnce() -> bool,
+) -> Result<(), Fault> {
     match version(connection)? {
         VERSION => Ok(()),
+        0 if !may_be_new() => {
+            let what = "it is empty, though there are tasks".to_owned();
+            Err(LedgerError::NotALedger { path: path.to_owned(), what }.into())
+        }
         0 => create(connection, path),
         found => Err(unknown(found, path).into()),
     }
@@ -82,7 +90,7 @@ pub(crate) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), Fa
 
 fn unknown(found: i32, path: &Path) -> LedgerError {
     if found > VERSION {
-        LedgerError::Newer { found, known: VERSION }
+        LedgerError::Newer { path: path.to_owned(), found, known: VERSION }
     } else {
         LedgerError::NotALedger { path: path.to_owned(), what: format!("version {found}") }
     }

@@ -86,11 +86,16 @@ pub fn usage(error: &clap::Error, format: Format) {
 pub fn error(error: &Error, format: Format) {
     let mut causes = Vec::new();
     let mut source = std::error::Error::source(error);
+    let message = error.to_string();
     while let Some(cause) = source {
-        causes.push(cause.to_string());
+        let text = cause.to_string();
+        // Some say their cause themselves, some give it a number.
+        let said = causes.last().unwrap_or(&message);
+        if !said.ends_with(&text) && !text.ends_with(said.rsplit(": ").next().unwrap_or(said)) {
+            causes.push(text);
+        }
         source = cause.source();
     }
-    let message = error.to_string();
     if format != Format::Text {
         let exit_code = error.exit_code() as u8;
         let report = ErrorReport { error: &message, causes, hint: error.hint(), exit_code };

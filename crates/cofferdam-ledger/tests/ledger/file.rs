@@ -51,7 +51,7 @@ fn a_newer_ledger_is_left_alone() {
     let before = read();
     for _ in 0..2 {
         let newer = Ledger::open(&path).unwrap_err();
-        assert!(matches!(newer, LedgerError::Newer { found: 2, known: 1 }), "{newer}");
+        assert!(matches!(newer, LedgerError::Newer { found: 2, known: 1, .. }), "{newer}");
     }
     assert!(before == read(), "the file has changed");
 }
