@@ -198,6 +198,7 @@ impl Error {
                 | GitError::NotStarted(_),
             ) => ExitCode::Usage,
             Error::Git(GitError::Refused(_)) => ExitCode::CommandFailed,
+            Error::Git(GitError::Locked(_)) => ExitCode::Held,
             Error::Ledger(LedgerError::NameTaken { .. }) | Error::Live(_) => ExitCode::Held,
             Error::Ledger(LedgerError::Newer { .. }) => ExitCode::Usage,
             Error::Ledger(error) if error.is_read_only() => ExitCode::Isolation,
@@ -217,12 +218,7 @@ impl Error {
     pub fn is_for_want_of_room(&self) -> bool {
         match self {
             Error::Ledger(error) => error.is_full(),
-            // git says it in words; those of the C library, and its own.
-            Error::Git(GitError::Failed { stderr, .. }) => {
-                ["No space left on device", "Disk quota exceeded", "Out of diskspace"]
-                    .iter()
-                    .any(|words| stderr.contains(words))
-            }
+            Error::Git(error) if error.is_for_want_of_room() => true,
             // To the kernel, too many user namespaces are no space as well.
             Error::Isolation(_) | Error::ToolHome { .. } => false,
             _ => causes(self).any(|cause| {

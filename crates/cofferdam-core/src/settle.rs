@@ -406,6 +406,14 @@ fn stores(dam: &Dam, kept_by_lfs: &HashSet<String>, report: &mut GcReport) -> Re
         if path.extension().is_none_or(|extension| extension != "git") {
             continue;
         }
+        // What git leaves where an import failed, on a full disk for instance.
+        for entry in std::fs::read_dir(&path).at("read", &path)? {
+            let name = entry.at("read", &path)?.file_name();
+            if name.to_string_lossy().starts_with("fast_import_crash_") {
+                let report = path.join(name);
+                std::fs::remove_file(&report).at("remove", &report)?;
+            }
+        }
         let git = || cofferdam_git::GitCommand::ours(&path);
         let packed = git()
             .args(["repack", "-A", "-d", "-l", "-q", "--unpack-unreachable=2.days.ago"])

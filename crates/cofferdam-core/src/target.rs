@@ -129,6 +129,7 @@ impl From<RefError> for PublishError {
     fn from(error: RefError) -> Self {
         match error {
             RefError::Moved { .. } => PublishError::Drifted(error.to_string()),
+            RefError::Locked(locked) => PublishError::InTheWay(locked.to_string()),
             RefError::Git(error) => error.into(),
         }
     }
@@ -258,6 +259,9 @@ impl Target for Branch<'_> {
         // Only now: what can't land leaves nothing in the repository.
         if lender.is_some() {
             self.move_objects(change)?;
+            for follow in &follows {
+                follow.still_fits()?;
+            }
         }
         move_ref(self.repo, self.name, change)?;
         committed()?;

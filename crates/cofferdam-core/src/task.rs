@@ -252,20 +252,25 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
     }
     // What it came to is in the ledger, and stays so: what is left undone here is done
     // by the next collection.
-    if let Err(error) = settled(&mut job) {
-        let text = format!("{}; `dam gc` goes on", land::chain(&error));
+    let written = job.write_receipt();
+    let task = job.record()?;
+    let mut left = Vec::new();
+    if let Err(error) = settle::after(&mut job, &task) {
+        left.push(format!(
+            "its context can't be removed now, `dam gc` will: {}",
+            land::chain(&error)
+        ));
+    }
+    // The room for it can be what the context had.
+    if let Err(error) = written.or_else(|_| job.write_receipt()) {
+        let name = &job.name;
+        left.push(format!("no receipt, but `dam show {name}` has it all: {}", land::chain(&error)));
+    }
+    for text in left {
         job.reporter.report(Event::Warning { text });
     }
     let task = job.record()?;
     Receipt::of(&task)
-}
-
-fn settled(job: &mut Job<'_>) -> Result<(), Error> {
-    // Room for the one comes from the other.
-    let written = job.write_receipt();
-    let task = job.record()?;
-    settle::after(job, &task)?;
-    written.or_else(|_| job.write_receipt()).map(drop)
 }
 
 /// Records an error. A change set that was harvested is not lost by it: it waits

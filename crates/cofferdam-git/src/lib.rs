@@ -125,6 +125,9 @@ pub enum GitError {
     /// The layer store.
     #[error(transparent)]
     Layer(#[from] cofferdam_tree::layer::LayerError),
+    /// A lock file of git's is there.
+    #[error(transparent)]
+    Locked(#[from] publish::Locked),
     /// The result can't be taken out of its context as it is.
     #[error(transparent)]
     Refused(#[from] harvest::Refusal),
@@ -136,6 +139,17 @@ impl GitError {
         match missing_object(&stderr) {
             Some(oid) => GitError::MissingObject(oid),
             None => GitError::Failed { command, code, stderr },
+        }
+    }
+
+    /// Whether git says that a disk is full: in the C library's words, or its own.
+    #[must_use]
+    pub fn is_for_want_of_room(&self) -> bool {
+        const WORDS: [&str; 3] =
+            ["No space left on device", "Disk quota exceeded", "Out of diskspace"];
+        match self {
+            GitError::Failed { stderr, .. } => WORDS.iter().any(|words| stderr.contains(words)),
+            _ => false,
         }
     }
 }

@@ -10,7 +10,7 @@
 //! Each system call that changes something stands between two failpoints.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cofferdam_failpoint::hit;
 use cofferdam_tree::fsync_dir;
@@ -84,6 +84,39 @@ pub enum RefError {
     /// Anything else.
     #[error(transparent)]
     Git(#[from] GitError),
+    /// A lock file of git's is there. Nothing has changed.
+    #[error(transparent)]
+    Locked(#[from] Locked),
+}
+
+/// A lock file of git's.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "`{0}` is held by another git process; if none is running, one that died has left it, and it can be removed"
+)]
+pub struct Locked(pub PathBuf);
+
+impl Locked {
+    /// Reads it from what git said.
+    fn in_words(error: &GitError) -> Option<Locked> {
+        let GitError::Failed { stderr, .. } = error else { return None };
+        let (before, _) = stderr.split_once(".lock': File exists")?;
+        let (_, path) = before.rsplit_once("Unable to create '")?;
+        Some(Locked(format!("{path}.lock").into()))
+    }
+}
+
+/// To a failed write git says no reason.
+fn for_want_of_room(error: GitError, repo: &Repository) -> GitError {
+    let full = rustix::fs::statvfs(&repo.common_dir)
+        .is_ok_and(|fs| fs.f_bavail == 0 || (fs.f_files > 0 && fs.f_favail == 0));
+    match error {
+        GitError::Failed { command, code, stderr } if full => {
+            let stderr = format!("{}: No space left on device", stderr.trim_end());
+            GitError::Failed { command, code, stderr }
+        }
+        other => other,
+    }
 }
 
 /// Moves `name` from `old` (`None`: it must not exist) to `new` (`None`: it is
@@ -119,7 +152,11 @@ pub fn move_ref(
             let expected = old.map_or("absent".into(), |old| old.short().to_owned());
             return Err(RefError::Moved { name: name.to_owned(), expected });
         }
-        return Err(done.failed().into());
+        let error = for_want_of_room(done.failed(), repo);
+        return Err(match Locked::in_words(&error) {
+            Some(locked) => locked.into(),
+            None => error.into(),
+        });
     }
     sync_ref(&repo.common_dir, name).at("sync the refs in", &repo.common_dir)?;
     Ok(())
@@ -182,7 +219,7 @@ impl Pin {
         let Some(mut git) = self.git.take() else { return Ok(()) };
         if !git.hear(b"start: ok\ncommit: ok\n") {
             let command = git.command.clone();
-            git.end()?;
+            git.end().map_err(|error| for_want_of_room(error, repo))?;
             return Err(GitError::Unexpected { command, answer: String::new() });
         }
         self.git = Some(git);
@@ -241,7 +278,11 @@ impl Unpin {
     /// [`GitError`].
     pub fn done(self, repo: &Repository) -> Result<(), GitError> {
         // The one that set it can have been ended long ago.
-        self.git.end().or_else(|_| Unpin::again(repo, &self.task)?.git.end())?;
+        let done = self.git.end().or_else(|_| Unpin::again(repo, &self.task)?.git.end());
+        done.map_err(|error| match Locked::in_words(&error) {
+            Some(locked) => locked.into(),
+            None => for_want_of_room(error, repo),
+        })?;
         hit("publish:pin:after").at("write", repo.common_dir.join("refs/dam"))?;
         for dir in ["refs/dam/keep", "refs/dam"] {
             // Only an empty one goes.

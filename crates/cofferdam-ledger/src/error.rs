@@ -177,10 +177,9 @@ impl LedgerError {
     pub fn is_full(&self) -> bool {
         match self {
             Self::Sqlite { source, .. } => is_full(source),
-            Self::Open { source, .. } | Self::Injected(source) => matches!(
-                source.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            ),
+            Self::Open { source, .. } | Self::Injected(source) => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
             _ => false,
         }
     }

@@ -10,6 +10,7 @@ use cofferdam_tree::fsync_dir;
 
 use super::worktree::git_dirs;
 use super::{FollowError, InTheWay, Worktree};
+use crate::publish::Locked;
 use crate::{GitError, IoContext, Repository, RunAs};
 
 /// A lock file under another name, with an identity that a journal can hold.
@@ -82,7 +83,9 @@ impl LockDraft {
                 Err(rustix::io::Errno::EXIST) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                Err(rustix::io::Errno::EXIST) => return Err(InTheWay::IndexLocked(path).into()),
+                Err(rustix::io::Errno::EXIST) => {
+                    return Err(InTheWay::IndexLocked(Locked(path)).into());
+                }
                 Err(error) => return Err(error).at("lock", path)?,
             }
         }

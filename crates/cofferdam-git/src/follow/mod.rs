@@ -14,6 +14,8 @@
 //! 2. Every path that will change is looked at: a path that is to appear must
 //!    not exist in any form, ignored or not; a directory that is to become a
 //!    file must hold nothing but what goes.
+//!    What will be written must fit on the disk: git removes a file before it writes
+//!    the new one.
 //! 3. A dry run on a *copy* of the index lets git judge what is tracked: dirty
 //!    where it overlaps is refused, dirty elsewhere is none of our business.
 //! 4. The caller moves the ref: the commit point.
@@ -29,6 +31,7 @@ mod absent;
 mod lock;
 mod look;
 mod resume;
+mod room;
 mod worktree;
 
 pub use lock::{LockDraft, LockRecord, clean_up, forget_drafts};
@@ -45,10 +48,12 @@ use cofferdam_tree::BytePath;
 
 use crate::difference::{Changes, Differences};
 use crate::modules::GITLINK;
+use crate::publish::Locked;
 use crate::{CommitId, GitCommand, GitError, IoContext, Repository, Told, alternates};
 use absent::Absent;
 use lock::IndexLock;
 use look::Look;
+use room::Room;
 
 /// Why a worktree can't follow now. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -62,8 +67,18 @@ pub enum InTheWay {
         worktree: PathBuf,
     },
     /// Somebody holds the index.
-    #[error("`{0}` is held by another git process (or left by one that died)")]
-    IndexLocked(PathBuf),
+    #[error(transparent)]
+    IndexLocked(Locked),
+    /// What is to be written does not fit.
+    #[error("there is not enough room for the new files in `{worktree}`: {}", wanted(*bytes, *files))]
+    NoRoom {
+        /// Where.
+        worktree: PathBuf,
+        /// How many bytes they take.
+        bytes: u64,
+        /// How many files they are.
+        files: u64,
+    },
     /// Paths of the person's.
     #[error("{} in `{worktree}`: {paths}", if paths.count() == 1 { "a path is in the way" } else { "paths are in the way" })]
     Paths {
@@ -80,6 +95,10 @@ pub enum InTheWay {
         /// What git said.
         said: String,
     },
+}
+
+fn wanted(bytes: u64, files: u64) -> String {
+    format!("{files} with {} KiB", bytes.div_ceil(1024))
 }
 
 /// How many paths are told by name.
@@ -115,6 +134,7 @@ pub struct Follow<'a> {
     old: CommitId,
     new: CommitId,
     changes: Changes<'a>,
+    needs: Room,
 }
 
 impl<'a> Follow<'a> {
@@ -135,7 +155,7 @@ impl<'a> Follow<'a> {
         let worktree = draft.worktree.clone();
         let lock = draft.take(patience)?;
         let changes = differences(repo, lender, old, new)?;
-        let follow = Follow {
+        let mut follow = Follow {
             repo,
             lender: lender.map(Path::to_owned),
             worktree,
@@ -143,8 +163,12 @@ impl<'a> Follow<'a> {
             old: old.clone(),
             new: new.clone(),
             changes,
+            needs: Room::default(),
         };
+        let sizes = room::ask(&follow)?;
         follow.look_at_paths()?;
+        follow.needs = room::needed(sizes)?;
+        follow.still_fits()?;
         follow.copy_index()?;
         let mut judged = follow.read_tree(&["-n"])?;
         if judged.is_err() {
@@ -160,6 +184,15 @@ impl<'a> Follow<'a> {
         Ok(follow)
     }
 
+    /// Whether what is to be written has room, asked again when something else of ours
+    /// has taken some.
+    ///
+    /// # Errors
+    /// [`FollowError::InTheWay`].
+    pub fn still_fits(&self) -> Result<(), FollowError> {
+        room::look(self, self.needs)
+    }
+
     /// Step 5, after the commit point.
     ///
     /// # Errors
@@ -167,13 +200,11 @@ impl<'a> Follow<'a> {
     pub fn apply(mut self) -> Result<(), FollowError> {
         hit("follow:update:before").at("update", &self.worktree.dir)?;
         // Looked at again: what appeared since the first look is the person's.
-        let clear = match self.look_at_paths() {
-            Ok(()) => self.read_tree(&[])?.is_ok(),
-            Err(FollowError::InTheWay(_)) => false,
+        match self.look_at_paths() {
+            Ok(()) if self.read_tree(&[])?.is_ok() => {}
+            Ok(()) => return self.path_by_path(true),
+            Err(FollowError::InTheWay(_)) => return self.path_by_path(false),
             Err(error) => return Err(error),
-        };
-        if !clear {
-            return self.path_by_path();
         }
         hit("follow:update:after").at("update", &self.worktree.dir)?;
         let paths = self.verify()?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use cofferdam_failpoint::hit;
 use cofferdam_tree::BytePath;
 
+use super::room::Room;
 use super::{Absent, Follow, FollowError, LockDraft, TOLD, differences};
 use crate::difference::Difference;
 use crate::{CommitId, GitError, IoContext, Repository, Told};
@@ -28,13 +29,15 @@ pub fn resume(
     let worktree = draft.worktree.clone();
     let lock = draft.take(Duration::from_secs(5))?;
     let changes = differences(repo, None, old, new)?;
-    let (old, new) = (old.clone(), new.clone());
-    Follow { repo, lender: None, worktree, lock: Some(lock), old, new, changes }.path_by_path()
+    let (old, new, needs) = (old.clone(), new.clone(), Room::default());
+    Follow { repo, lender: None, worktree, lock: Some(lock), old, new, changes, needs }
+        .path_by_path(false)
 }
 
 impl Follow<'_> {
-    /// Brings each path from old to new on its own; what is neither stays.
-    pub(super) fn path_by_path(mut self) -> Result<(), FollowError> {
+    /// Brings each path from old to new on its own; what is neither stays. `cut_off`:
+    /// a git of ours has just failed in the middle of that, on a full disk perhaps.
+    pub(super) fn path_by_path(mut self, cut_off: bool) -> Result<(), FollowError> {
         self.copy_index()?;
         let mut still_absent = Vec::new();
         let mut left_alone = Told::new(TOLD);
@@ -50,7 +53,7 @@ impl Follow<'_> {
                         still_absent.extend(&change.path);
                         still_absent.push(0);
                     }
-                } else if !self.bring_forward(change)? {
+                } else if !self.bring_forward(change, cut_off)? {
                     left_alone.push(|| format!("`{}`", BytePath::from(change.path.as_slice())));
                 }
                 Ok::<_, GitError>(())
@@ -101,7 +104,7 @@ impl Follow<'_> {
     }
 
     /// Brings one path from old to new; `false` when it is neither or can't be.
-    fn bring_forward(&self, change: &Difference) -> Result<bool, GitError> {
+    fn bring_forward(&self, change: &Difference, cut_off: bool) -> Result<bool, GitError> {
         let now = self.object_at(&change.path)?;
         let is = |mode: u32, oid: &crate::Oid| match &now {
             None => mode == 0,
@@ -110,7 +113,8 @@ impl Follow<'_> {
         if is(change.new_mode, &change.new) {
             return Ok(true);
         }
-        if !is(change.old_mode, &change.old) {
+        let is_old = is(change.old_mode, &change.old) || (cut_off && self.is_cut_off(change)?);
+        if !is_old {
             return Ok(false);
         }
         hit("follow:path").at("update", &self.worktree.dir)?;
@@ -131,15 +135,44 @@ impl Follow<'_> {
         let index = self.worktree.git_dir.join("dam-index-one");
         let _ = std::fs::remove_file(&index);
         let git = || self.git().env("GIT_INDEX_FILE", &index);
-        let mut line = format!("{:o} {}\t", change.new_mode, change.new).into_bytes();
-        line.extend(&change.path);
-        line.push(0);
-        git().args(["update-index", "-z", "--index-info"]).input(line).run()?;
-        hit("follow:path:write").at("update", &self.worktree.dir)?;
-        let done = git().args(["checkout-index", "--force", "--all"]).finish()?;
-        hit("follow:path:written").at("update", &self.worktree.dir)?;
+        let write = |mode: u32, oid: &crate::Oid| {
+            let mut line = format!("{mode:o} {oid}\t").into_bytes();
+            line.extend(&change.path);
+            line.push(0);
+            git().args(["update-index", "-z", "--index-info"]).input(line).run()?;
+            hit("follow:path:write").at("update", &self.worktree.dir)?;
+            let done = git().args(["checkout-index", "--force", "--all"]).finish()?;
+            hit("follow:path:written").at("update", &self.worktree.dir)?;
+            Ok::<_, GitError>(done)
+        };
+        let done = write(change.new_mode, &change.new)?;
+        let failed = (!done.status.success()).then(|| done.failed());
+        let no_room = failed.as_ref().is_some_and(GitError::is_for_want_of_room);
+        if no_room {
+            // git has removed what was there, so there is room for that.
+            match change.old_mode {
+                0 => drop(std::fs::remove_file(&place)),
+                mode => drop(write(mode, &change.old)?),
+            }
+        }
         let _ = std::fs::remove_file(&index);
-        Ok(done.status.success())
+        match failed {
+            Some(error) if no_room => Err(error),
+            failed => Ok(failed.is_none()),
+        }
+    }
+
+    /// Whether a path is gone, or holds but the beginning of what was to be written.
+    fn is_cut_off(&self, change: &Difference) -> Result<bool, GitError> {
+        let place = self.place(&change.path);
+        match std::fs::symlink_metadata(&place) {
+            Err(error) => Ok(error.kind() == std::io::ErrorKind::NotFound),
+            Ok(meta) if meta.is_file() && change.new_mode != 0 => {
+                let new = self.git().args(["cat-file", "blob", change.new.as_str()]).run()?;
+                Ok(new.starts_with(&std::fs::read(&place).at("read", &place)?))
+            }
+            Ok(_) => Ok(false),
+        }
     }
 
     /// Mode and object name of what lies at a path, by git's own conversions.
