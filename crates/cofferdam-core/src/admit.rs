@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{Discovered, PersonConfig, Started, gitdir, merge};
+use cofferdam_git::{Discovered, PersonConfig, Repository, Started, gitdir, merge};
 use cofferdam_ledger::{NewTask, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
@@ -33,6 +33,7 @@ pub(crate) fn admit<'a>(
     control: Control,
     reporter: &'a dyn Reporter,
 ) -> Result<(Job<'a>, Started), Error> {
+    refuse_another(&found.repo, dir)?;
     let config = std::mem::take(&mut found.config);
     need_identity(&config)?;
     let refs = gitdir::list_refs(&found.repo)?;
@@ -234,6 +235,23 @@ fn give(
         request.network = Network::Open;
     }
     Ok(())
+}
+
+/// Refuses where git would work on another repository than the one that `dir` is in.
+/// Nothing else that git's variables say is followed, so nobody is to think that this is.
+pub(crate) fn refuse_another(repo: &Repository, dir: &Path) -> Result<(), Error> {
+    let Some((name, named)) = repo.named_otherwise(dir) else { return Ok(()) };
+    let here = repo.worktree.as_ref().unwrap_or(&repo.git_dir);
+    Err(Error::Usage {
+        message: format!(
+            "`{name}` names `{}`, but the repository here is `{}`",
+            named.display(),
+            here.display()
+        ),
+        hint: Some(format!(
+            "`dam` works on the repository that it is started in: change there, or unset `{name}`"
+        )),
+    })
 }
 
 /// Refuses where git does not know who commits, before anything runs.

@@ -80,7 +80,9 @@ fn take_out(job: &mut Job<'_>, context: &Context) -> Result<Option<ChangeSet>, E
         job.facts.message = Some(message(job, context));
     }
     let text = job.commit_text()?;
-    harvest::take(job, context, &text)
+    let collected = harvest::take(job, context, &text)?;
+    job.tell_left_out(collected.left_out);
+    Ok(collected.change)
 }
 
 /// Brings a task to an end whose visitor's supervisor died. Whether it can be: when

@@ -188,6 +188,7 @@ impl Error {
             Error::Interrupted => ExitCode::Interrupted,
             Error::Git(
                 GitError::NotARepository(_)
+                | GitError::Gone(_)
                 | GitError::Unborn(_)
                 | GitError::NotTrusted { .. }
                 | GitError::NoSuchRevision(_)
@@ -276,6 +277,14 @@ impl Error {
             Error::Live(name) => {
                 Some(format!("`dam stop {name}` ends it, `dam wait {name}` waits for it"))
             }
+            Error::Git(GitError::NotARepository(_)) if std::env::var_os("GIT_DIR").is_some() => {
+                Some("`GIT_DIR` is not followed: change into the repository".into())
+            }
+            Error::Git(GitError::Gone(_)) => Some(
+                "when it is there again, `dam land NAME` goes on with work that was done; \
+                 `dam drop NAME` gives it up"
+                    .into(),
+            ),
             Error::Git(GitError::NotARepository(_)) => {
                 Some("change into the repository that the work is for".into())
             }

@@ -139,7 +139,6 @@ impl Facts {
         self.paths = change.paths;
         self.change = Some(change.commit);
         self.change_tree = Some(change.tree);
-        self.left_out = change.left_out;
         self.lfs = change.lfs;
     }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 
 use cofferdam_git::GitError;
-use cofferdam_git::harvest::{ChangeSet, CommitText, Refusal, Rules, collect, scan, scan_copy};
+use cofferdam_git::harvest::{Collected, CommitText, Refusal, Rules, collect, scan, scan_copy};
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
 use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
@@ -112,7 +112,7 @@ pub(crate) fn take(
     job: &Job<'_>,
     context: &Context,
     text: &CommitText,
-) -> Result<Option<ChangeSet>, Error> {
+) -> Result<Collected, Error> {
     let base = Facts::need("base", job.facts.base.as_ref())?;
     let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?;
     let attributes = context.stack.attributes(&job.dam.layers);

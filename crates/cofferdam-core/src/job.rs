@@ -23,7 +23,7 @@ use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
 use crate::request::Request;
 use crate::target::TargetRef;
-use crate::{Dam, Error, TaskDir, boundary};
+use crate::{Dam, Error, TaskDir, boundary, state_dir};
 
 /// Caps of a harvest.
 const MOST_ENTRIES: u64 = 2_000_000;
@@ -114,7 +114,7 @@ pub(crate) fn claim(dir: &TaskDir) -> Result<Lock, Error> {
     loop {
         match std::fs::create_dir(dir.path()) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).at("make", dir.path());
+                return Err(state_dir::not_made(dir.path(), error));
             }
             _ => {}
         }
@@ -154,6 +154,11 @@ impl Job<'_> {
         let Some(stack) = self.facts.stack.clone() else { return Ok(None) };
         if !dir.join("upper").is_dir() {
             return Ok(None);
+        }
+        if let Some(id) = stack.ids.iter().find(|id| !self.dam.layers.tree(id).is_dir()) {
+            let layer = self.dam.layers.tree(id);
+            let why = format!("the layer `{}` that its context stands on is gone", layer.display());
+            return Err(Error::Internal(why));
         }
         // Written without syncs: after a power loss it can hold anything.
         let boot = boot_id().at("read", "/proc")?;
@@ -304,6 +309,15 @@ impl Job<'_> {
             self.reporter.report(Event::Diagnosis(found.clone()));
         }
         self.facts.diagnosis = diagnosis;
+    }
+
+    /// Keeps what of a context is in no change set, and tells it.
+    pub(crate) fn tell_left_out(&mut self, left_out: Vec<String>) {
+        for what in &left_out {
+            let text = format!("left out of the change set: {what}");
+            self.reporter.report(Event::Warning { text });
+        }
+        self.facts.left_out = left_out;
     }
 
     pub(crate) fn took(&mut self, step: &str, begun: Instant) {

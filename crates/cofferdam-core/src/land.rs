@@ -16,12 +16,13 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use cofferdam_git::difference::{self, Changes};
-use cofferdam_git::lfs;
+use cofferdam_git::merge::Conflict;
 use cofferdam_git::merge::{self, Merged};
+use cofferdam_git::{Told, TreeId, lfs};
 use cofferdam_ledger::{
     Change as LedgerChange, Durability, NewPublication, PublicationState, State,
 };
-use cofferdam_tree::Lock;
+use cofferdam_tree::{BytePath, Lock};
 
 use crate::config::Config;
 use crate::error::IoContext;
@@ -190,7 +191,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     let tree = match merged? {
         Merged::Clean(tree) => tree,
         Merged::Conflict(paths) => {
-            let why = format!("it conflicts with what `{target}` has by now: {paths}");
+            let why = conflict(job, &base_tree, paths)?;
             job.end(State::Conflicted, &why)?;
             return Ok(None);
         }
@@ -234,6 +235,44 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     job.facts.no_check = job.request.no_check;
     job.took("candidate", begun);
     Ok(Some((candidate, checks, files)))
+}
+
+/// How many paths are told by name.
+const TOLD: usize = 5;
+
+/// Why a change does not merge, in words: with `--carry-dirty`, what is in the way is
+/// perhaps not of the target but never was there.
+fn conflict(job: &Job<'_>, base_tree: &TreeId, conflict: Conflict) -> Result<String, Error> {
+    let target = job.target();
+    let told = |path: &[u8]| format!("`{}`", BytePath::from(path));
+    let (mut carried, mut of_target) = (Told::new(TOLD), conflict.paths);
+    if job.request.carry_dirty {
+        let pinned = Facts::need("base", job.facts.pinned.as_ref())?;
+        let before = merge::tree_of(&job.store, pinned)?;
+        for difference in difference::diff(&job.store, &before, base_tree, false)? {
+            let difference = difference?;
+            let path = difference.path.as_slice();
+            if let Ok(at) = of_target.binary_search_by(|known| known.as_slice().cmp(path)) {
+                of_target.remove(at);
+                let what = if difference.old_mode == 0 { "untracked" } else { "not committed" };
+                carried.push(|| format!("{} ({what})", told(path)));
+            }
+        }
+    }
+    let mut why = Vec::new();
+    if !carried.is_empty() {
+        why.push(format!(
+            "it changes work that was carried in and is not on `{target}`: {carried}; when that \
+             is committed, it can land"
+        ));
+    }
+    if !of_target.is_empty() || conflict.more > 0 {
+        let mut paths = Told::new(TOLD);
+        of_target.iter().for_each(|path| paths.push(|| told(path)));
+        paths.more(conflict.more);
+        why.push(format!("it conflicts with what `{target}` has by now: {paths}"));
+    }
+    Ok(why.join("; "))
 }
 
 /// Whether the candidate may land; the task has ended when not.

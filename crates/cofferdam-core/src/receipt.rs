@@ -151,6 +151,12 @@ pub struct Receipt {
     /// How often a person was in its context.
     #[serde(default)]
     pub entered: u32,
+    /// How the command of this `dam enter` ended: its exit code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enter_exit: Option<i32>,
+    /// How the command of this `dam enter` ended: the signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enter_signal: Option<i32>,
     /// The command's exit code.
     pub command_exit: Option<i32>,
     /// The signal that ended the command.
@@ -217,6 +223,8 @@ impl Receipt {
             attempt: facts.attempt,
             attempts: facts.attempts,
             entered: facts.entered,
+            enter_exit: None,
+            enter_signal: None,
             command_exit: facts.exit_code,
             command_signal: facts.signal,
             diagnosis: facts.diagnosis,

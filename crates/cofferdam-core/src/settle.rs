@@ -226,7 +226,8 @@ pub(crate) fn harvest_again(job: &mut Job<'_>) -> Result<bool, Error> {
     let mut text = job.commit_text()?;
     text.message = format!("{}: unfinished work\n\nDam-Task: {} {0}\n", job.name, job.id);
     let collected = harvest::take(job, &context, &text)?;
-    let Some(changes) = collected else { return Ok(false) };
+    job.facts.left_out = collected.left_out;
+    let Some(changes) = collected.change else { return Ok(false) };
     job.facts.set_change(changes);
     Ok(true)
 }

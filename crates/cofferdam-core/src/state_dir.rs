@@ -188,7 +188,7 @@ impl Dam {
     }
 }
 
-fn not_made(path: &Path, error: std::io::Error) -> Error {
+pub(crate) fn not_made(path: &Path, error: std::io::Error) -> Error {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     match error.kind() {
         StorageFull | QuotaExceeded => Error::Io { step: "make", path: path.into(), source: error },

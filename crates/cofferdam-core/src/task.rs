@@ -245,6 +245,7 @@ fn take_out_again(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
 
 /// Ends a job: an error is recorded, a success is settled.
 fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
+    let done = still_there(&mut job).and(done);
     if let Err(error) = done {
         // The first error is the one to be told.
         let _ = end_with(&mut job, &error);
@@ -273,6 +274,24 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
     Receipt::of(&task)
 }
 
+/// What everything else that went wrong comes from, when somebody has removed the
+/// repository or our own directory meanwhile.
+fn still_there(job: &mut Job<'_>) -> Result<(), Error> {
+    if !job.repo.git_dir.is_dir() {
+        return Err(GitError::Gone(job.place.top.clone()).into());
+    }
+    if job.dir.path().is_dir() {
+        return Ok(());
+    }
+    // Nobody will know that it is there.
+    if job.pinned().is_some() {
+        let unpin = cofferdam_git::publish::Unpin::start(&job.repo, job.id.as_str());
+        let _ = unpin.and_then(|unpin| unpin.done(&job.repo));
+    }
+    let why = "it was removed while the task ran, and its record and its work with it".into();
+    Err(Error::StateDir { path: job.dir.path().into(), why })
+}
+
 /// Records an error. A change set that was harvested is not lost by it: it waits
 /// for another try. A context in which nothing has run goes at once.
 pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
@@ -297,6 +316,7 @@ pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
         | Error::Git(GitError::Refused(_))
         | Error::Usage { .. }
         | Error::Config { .. } => State::Failed,
+        Error::Git(GitError::Gone(_)) => State::Failed,
         _ if error.is_for_want_of_room() => State::Failed,
         _ => State::Broken,
     };
@@ -628,13 +648,11 @@ fn take_out(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
     let text = job.commit_text()?;
     let collected = harvest::take(job, context, &text)?;
     job.took("harvested", begun);
-    let Some(changes) = collected else {
+    job.tell_left_out(collected.left_out);
+    let Some(changes) = collected.change else {
         job.end(State::Empty, "nothing changed")?;
         return Ok(false);
     };
-    for what in &changes.left_out {
-        job.reporter.report(Event::Warning { text: format!("left out of the change set: {what}") });
-    }
     job.facts.set_change(changes);
     job.note()?;
     let ChangeCounts { added, modified, deleted } = job.facts.counts.unwrap_or_default();

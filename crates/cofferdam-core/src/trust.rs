@@ -15,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::admit::refuse_another;
 use crate::config::{Asks, Config, own_dir};
 use crate::error::IoContext;
 use crate::gate::hex;
@@ -58,6 +59,7 @@ pub struct TrustReport {
 /// [`Error::Git`], [`Error::Config`].
 pub fn look(dam: &Dam, dir: &Path, into: Option<&str>) -> Result<(Repository, TrustReport), Error> {
     let repo = Repository::find(dir)?;
+    refuse_another(&repo, dir)?;
     let config = cofferdam_git::PersonConfig::read(&repo)?;
     let store: Store = dam.store(&repo, &config)?;
     let head = repo

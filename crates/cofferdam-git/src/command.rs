@@ -148,10 +148,16 @@ impl GitCommand {
         let passed: &[&str] = match owner {
             Some(owner) => {
                 git.command.uid(owner.uid).gid(owner.gid).env("HOME", &owner.home);
-                &["GIT_CONFIG_NOSYSTEM"]
+                &[
+                    "GIT_CONFIG_NOSYSTEM",
+                    "GIT_CEILING_DIRECTORIES",
+                    "GIT_DISCOVERY_ACROSS_FILESYSTEM",
+                ]
             }
             // What finds the person's configuration and lets a push ask an agent.
             None => &[
+                "GIT_CEILING_DIRECTORIES",
+                "GIT_DISCOVERY_ACROSS_FILESYSTEM",
                 "HOME",
                 "XDG_CONFIG_HOME",
                 "GIT_CONFIG_NOSYSTEM",

@@ -62,6 +62,13 @@ impl PersonConfig {
         )
     }
 
+    /// Whether the executable bit of files is to be ignored (`core.fileMode`).
+    #[must_use]
+    pub fn ignores_modes(&self) -> bool {
+        let value = self.get("core.filemode").map(str::to_ascii_lowercase);
+        matches!(value.as_deref(), Some("false" | "no" | "off" | "0" | ""))
+    }
+
     /// Name and mail address of the person, when configured.
     #[must_use]
     pub fn identity(&self) -> Option<(String, String)> {

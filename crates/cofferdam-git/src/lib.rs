@@ -78,6 +78,9 @@ pub enum GitError {
     /// Not inside a repository.
     #[error("`{0}` is not inside a git repository")]
     NotARepository(PathBuf),
+    /// A repository that was there.
+    #[error("the repository `{0}` is not there any more")]
+    Gone(PathBuf),
     /// git refuses to work on what belongs to somebody else.
     #[error("git does not trust the repository at `{}`: it belongs to somebody else", dir.display())]
     NotTrusted {

@@ -10,10 +10,10 @@ use std::path::Path;
 use crate::attributes::{self, AttributesDir};
 use crate::difference::{Changes, Difference, diff};
 use crate::harvest::CommitText;
-use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Store, Told, TreeId};
+use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Store, TreeId};
 
-/// How many conflicts are told by name.
-const TOLD: usize = 5;
+/// How many paths of a conflict are kept.
+const KEPT: usize = 1000;
 
 /// What merging gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,16 @@ pub enum Merged {
     /// One tree.
     Clean(TreeId),
     /// Both sides changed the same places of these paths.
-    Conflict(Told),
+    Conflict(Conflict),
+}
+
+/// Paths that both sides changed in the same places.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The first of them, in order.
+    pub paths: Vec<Vec<u8>>,
+    /// How many there are besides.
+    pub more: u64,
 }
 
 /// Merges what `change` did since `base` onto `tip`. `scratch` is an existing
@@ -55,11 +64,15 @@ pub fn onto(
     drop(git.child.stdin.take());
     let mut fields = BufReader::new(git.child.stdout.take().expect("piped")).split(0);
     let tree = fields.next().and_then(Result::ok);
-    let (mut paths, mut last) = (Told::new(TOLD), Vec::new());
+    let (mut conflict, mut last) = (Conflict { paths: Vec::new(), more: 0 }, Vec::new());
     for path in fields.map_while(Result::ok) {
         if path != last && !path.is_empty() {
-            paths.push(|| format!("`{}`", String::from_utf8_lossy(&path)));
-            last = path;
+            last.clone_from(&path);
+            if conflict.paths.len() < KEPT {
+                conflict.paths.push(path);
+            } else {
+                conflict.more += 1;
+            }
         }
     }
     let done = git.finish()?;
@@ -70,7 +83,7 @@ pub fn onto(
     };
     let tree = tree.and_then(|tree| Oid::parse(std::str::from_utf8(&tree).ok()?));
     let Some(tree) = tree else { return Err(done.unexpected()) };
-    Ok(if clean { Merged::Clean(TreeId(tree)) } else { Merged::Conflict(paths) })
+    Ok(if clean { Merged::Clean(TreeId(tree)) } else { Merged::Conflict(conflict) })
 }
 
 fn tip_attributes(

@@ -120,11 +120,33 @@ impl Repository {
     /// Finds the repository that `dir` is in, whatever it has checked out.
     ///
     /// # Errors
-    /// [`GitError::NotARepository`].
+    /// [`GitError::NotARepository`]; [`GitError::Gone`] when there is no such directory.
     pub fn find(dir: &Path) -> Result<Repository, GitError> {
+        if !dir.exists() {
+            return Err(GitError::Gone(dir.into()));
+        }
         let owner = RunAs::owner_of(dir).at("look at", dir)?;
         let asked = ask(GitCommand::discovering(owner.as_ref()).current_dir(dir), &[])?;
         Ok(answered(dir, owner, asked, 0)?.0)
+    }
+
+    /// The variable of the caller's that names another repository than this one, for a
+    /// git that would be started in `dir`, with what it names. A hook is started with
+    /// ones that name this one.
+    #[must_use]
+    pub fn named_otherwise(&self, dir: &Path) -> Option<(&'static str, PathBuf)> {
+        let own = [
+            ("GIT_DIR", Some(&self.git_dir)),
+            ("GIT_COMMON_DIR", Some(&self.common_dir)),
+            ("GIT_WORK_TREE", self.worktree.as_ref()),
+        ];
+        let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        own.into_iter().find_map(|(name, own)| {
+            let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+            let named = real(&dir.join(value));
+            let same = own.is_some_and(|own| real(own) == named);
+            (!same).then_some((name, named))
+        })
     }
 
     /// A call of git on this repository, with the person's configuration.

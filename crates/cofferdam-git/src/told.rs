@@ -25,6 +25,11 @@ impl Told {
         self.count += 1;
     }
 
+    /// As many more of which nobody knows the words.
+    pub fn more(&mut self, count: u64) {
+        self.count += count;
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {

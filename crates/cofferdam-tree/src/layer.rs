@@ -287,7 +287,10 @@ impl LayerStore {
 
     fn usable(&self, id: &LayerId) -> Result<Option<LayerMeta>, LayerError> {
         match self.meta(id) {
-            Ok(meta) => Ok(Some(meta).filter(|meta| meta.boot.is_none() || meta.boot == boot_id())),
+            Ok(meta) => {
+                let lasts = meta.boot.is_none() || meta.boot == boot_id();
+                Ok(Some(meta).filter(|_| lasts && self.tree(id).is_dir()))
+            }
             Err(LayerError::Meta { .. }) => Ok(None),
             Err(LayerError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(None)

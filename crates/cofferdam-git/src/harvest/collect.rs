@@ -40,10 +40,17 @@ pub struct ChangeSet {
     pub counts: ChangeCounts,
     /// The first of them, in order: there can be a million.
     pub paths: Vec<ChangedPath>,
-    /// What was left out, in words; of much, how much more.
-    pub left_out: Vec<String>,
     /// Content that Git LFS has to keep for it.
     pub lfs: Vec<Pointer>,
+}
+
+/// What was read out of a context.
+#[derive(Debug, Clone)]
+pub struct Collected {
+    /// The change set; none when nothing changed.
+    pub change: Option<ChangeSet>,
+    /// What was left out, in words; of much, how much more.
+    pub left_out: Vec<String>,
 }
 
 /// How many paths changed, by how.
@@ -87,7 +94,7 @@ impl CommitText {
 }
 
 /// Reads the frames of a scan and commits what they say on `base`, as
-/// `refs/dam/<task>` of the store; `None` when nothing changed.
+/// `refs/dam/<task>` of the store.
 ///
 /// # Errors
 /// [`Refusal`] for what can't land, [`GitError`] otherwise.
@@ -99,7 +106,7 @@ pub fn collect(
     text: &CommitText,
     task: &str,
     frames: impl Read,
-) -> Result<Option<ChangeSet>, GitError> {
+) -> Result<Collected, GitError> {
     let mut frames = BufReader::with_capacity(1 << 16, frames);
     let reference = format!("refs/dam/{task}");
     let mut blobs = Blobs {
@@ -114,6 +121,8 @@ pub fn collect(
         attributes: None,
         lfs: Vec::new(),
     };
+    // git takes the bit from its index where the disk does not know it.
+    let executables = if config.ignores_modes() { Some(executables(store, base.1)?) } else { None };
     let mut left_out = LeftOut::default();
     // Directories around the path of now whose content in the base is gone: a walk
     // has what is below a directory right after it.
@@ -157,7 +166,11 @@ pub fn collect(
             }
             Frame::File { path, executable, size, attributes } => {
                 let mut content = (&mut frames).take(size);
-                let mode = if executable { 0o100_755 } else { 0o100_644 };
+                let mode = match &executables {
+                    Some(known) if known.contains(&path) => 0o100_755,
+                    None if executable => 0o100_755,
+                    _ => 0o100_644,
+                };
                 blobs.file(&path, mode, size, attributes, &mut content)?;
                 if content.limit() != 0 {
                     return Err(Refusal::Helper("a file is cut off".into()).into());
@@ -165,21 +178,33 @@ pub fn collect(
             }
         }
     }
+    let left_out = left_out.into_words();
     let lfs = std::mem::take(&mut blobs.lfs);
-    let Some((commit, tree)) = blobs.commit()? else { return Ok(None) };
-    if tree == *base.1 {
-        return Ok(None);
-    }
-    let mut changes = ChangeSet {
-        commit,
-        tree,
-        counts: ChangeCounts::default(),
-        paths: Vec::new(),
-        left_out: left_out.into_words(),
-        lfs,
+    let Some((commit, tree)) = blobs.commit()? else {
+        return Ok(Collected { change: None, left_out });
     };
+    if tree == *base.1 {
+        return Ok(Collected { change: None, left_out });
+    }
+    let mut changes =
+        ChangeSet { commit, tree, counts: ChangeCounts::default(), paths: Vec::new(), lfs };
     count(store, base, &mut changes)?;
-    Ok(Some(changes))
+    Ok(Collected { change: Some(changes), left_out })
+}
+
+/// The files of a tree that can be executed.
+fn executables(store: &Store, tree: &TreeId) -> Result<HashSet<Vec<u8>>, GitError> {
+    let mut git =
+        store.git().args(["ls-tree", "-r", "-z", "--full-tree", tree.as_str()]).converse()?;
+    let out = BufReader::new(git.child.stdout.take().expect("piped"));
+    let paths = out
+        .split(0)
+        .map_while(Result::ok)
+        .filter(|line| line.starts_with(b"100755 "))
+        .filter_map(|line| Some(line.splitn(2, |byte| *byte == b'\t').nth(1)?.to_vec()))
+        .collect();
+    git.end()?;
+    Ok(paths)
 }
 
 /// Counts what a change set changes, and looks for what can't land.

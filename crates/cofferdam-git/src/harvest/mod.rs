@@ -22,6 +22,7 @@
 //! | whiteout | a deletion |
 //! | opaque directory | a deletion of what the base has there, then its content |
 //! | directory | walked |
+//! | another mode of a file | the executable bit; none of it with `core.fileMode=false`, as `git add -A` has it |
 //! | fifo, socket, device | left out when untracked, as git leaves them out; refused by name in place of a tracked path |
 //! | setuid, setgid file | refused by name |
 //! | a name that git must not check out (`.git` in any spelling) | refused by name |
@@ -32,7 +33,7 @@ mod frame;
 mod names;
 mod scan;
 
-pub use collect::{ChangeCounts, ChangeSet, ChangedPath, CommitText, NAMED, collect};
+pub use collect::{ChangeCounts, ChangeSet, ChangedPath, Collected, CommitText, NAMED, collect};
 pub use scan::{Rules, scan, scan_copy};
 
 use cofferdam_tree::BytePath;

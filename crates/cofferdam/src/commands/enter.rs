@@ -44,7 +44,10 @@ pub fn enter(args: args::Enter, format: Format) -> Result<ExitCode, Error> {
     }
     let terminal = pty.as_ref().map(|pty| pty as &dyn Terminal);
     let visit = Visit { command, env, cwd: &cwd, terminal };
-    let (ended, receipt) = enter::enter(&mut dam, &args.name, visit, control, &renderer)?;
+    let (ended, mut receipt) = enter::enter(&mut dam, &args.name, visit, control, &renderer)?;
+    if let Ended::Exited { code, signal } = ended {
+        (receipt.enter_exit, receipt.enter_signal) = (code, signal);
+    }
     super::conclude(&receipt, format);
     Ok(match ended {
         Ended::Exited { code: Some(0), .. } => ExitCode::Done,
