@@ -203,6 +203,8 @@ impl Error {
             Error::Ledger(LedgerError::NameTaken { .. }) | Error::Live(_) => ExitCode::Held,
             Error::Ledger(LedgerError::Newer { .. }) => ExitCode::Usage,
             Error::Ledger(error) if error.is_read_only() => ExitCode::Isolation,
+            Error::Lock(_) if self.is_denied() => ExitCode::Isolation,
+            Error::Git(error) if error.is_denied() => ExitCode::Isolation,
             Error::Isolation(_)
             | Error::StateDir { .. }
             | Error::LevelNotAvailable { .. }
@@ -211,6 +213,20 @@ impl Error {
             | Error::ToolHome { .. }
             | Error::LimitNotEnforced { .. } => ExitCode::Isolation,
             _ => ExitCode::Internal,
+        }
+    }
+
+    /// Whether what was to be written may not be.
+    fn is_denied(&self) -> bool {
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        match self {
+            Error::Ledger(error) => error.is_read_only(),
+            _ => causes(self).any(|cause| {
+                let error = cause.downcast_ref::<std::io::Error>();
+                error.is_some_and(|error| {
+                    matches!(error.kind(), ReadOnlyFilesystem | PermissionDenied)
+                })
+            }),
         }
     }
 
@@ -268,7 +284,10 @@ impl Error {
                  names it"
                     .into(),
             ),
-            Error::Ledger(error) if error.is_read_only() => Some(
+            Error::Git(error) if error.is_denied() => {
+                Some("the repository can't be written here, by you".into())
+            }
+            Error::Ledger(_) | Error::Lock(_) if self.is_denied() => Some(
                 "the state directory can't be written; `COFFERDAM_STATE` names another".into(),
             ),
             Error::Ledger(LedgerError::NameTaken { name, .. }) => Some(format!(

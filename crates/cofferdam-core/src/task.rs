@@ -317,6 +317,7 @@ pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
         | Error::Usage { .. }
         | Error::Config { .. } => State::Failed,
         Error::Git(GitError::Gone(_)) => State::Failed,
+        Error::Git(error) if error.is_denied() => State::Failed,
         _ if error.is_for_want_of_room() => State::Failed,
         _ => State::Broken,
     };

@@ -145,6 +145,16 @@ impl GitError {
         }
     }
 
+    /// Whether git says that it may not write.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        const WORDS: [&str; 2] = ["Read-only file system", "Permission denied"];
+        match self {
+            GitError::Failed { stderr, .. } => WORDS.iter().any(|words| stderr.contains(words)),
+            _ => false,
+        }
+    }
+
     /// Whether git says that a disk is full: in the C library's words, or its own.
     #[must_use]
     pub fn is_for_want_of_room(&self) -> bool {
