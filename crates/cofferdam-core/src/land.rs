@@ -16,8 +16,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use cofferdam_git::difference::{self, Changes};
-use cofferdam_git::merge::Conflict;
-use cofferdam_git::merge::{self, Merged};
+use cofferdam_git::merge::{self, Conflict, Merged};
 use cofferdam_git::{Told, TreeId, lfs};
 use cofferdam_ledger::{
     Change as LedgerChange, Durability, NewPublication, PublicationState, State,

@@ -106,17 +106,24 @@ impl Locked {
     }
 }
 
-/// To a failed write git says no reason.
-fn for_want_of_room(error: GitError, repo: &Repository) -> GitError {
-    let full = rustix::fs::statvfs(&repo.common_dir)
+/// To some failed writes git says no reason: a likely one is looked for.
+fn with_reason(error: GitError, repo: &Repository) -> GitError {
+    use rustix::fs::{Access, AtFlags, CWD, accessat, statvfs};
+    use rustix::io::Errno;
+    let GitError::Failed { command, code, stderr } = error else { return error };
+    let full = statvfs(&repo.common_dir)
         .is_ok_and(|fs| fs.f_bavail == 0 || (fs.f_files > 0 && fs.f_favail == 0));
-    match error {
-        GitError::Failed { command, code, stderr } if full => {
-            let stderr = format!("{}: No space left on device", stderr.trim_end());
-            GitError::Failed { command, code, stderr }
-        }
-        other => other,
-    }
+    let writable = accessat(CWD, &repo.common_dir, Access::WRITE_OK, AtFlags::EACCESS);
+    let reason = match writable {
+        Err(errno @ (Errno::ROFS | Errno::ACCESS)) => Some(errno),
+        _ => full.then_some(Errno::NOSPC),
+    };
+    let reason = reason.map(|errno| std::io::Error::from(errno).to_string());
+    let stderr = match reason.filter(|reason| !stderr.contains(reason.as_str())) {
+        Some(reason) => format!("{}: {reason}", stderr.trim_end()),
+        None => stderr,
+    };
+    GitError::Failed { command, code, stderr }
 }
 
 /// Moves `name` from `old` (`None`: it must not exist) to `new` (`None`: it is
@@ -152,7 +159,7 @@ pub fn move_ref(
             let expected = old.map_or("absent".into(), |old| old.short().to_owned());
             return Err(RefError::Moved { name: name.to_owned(), expected });
         }
-        let error = for_want_of_room(done.failed(), repo);
+        let error = with_reason(done.failed(), repo);
         return Err(match Locked::in_words(&error) {
             Some(locked) => locked.into(),
             None => error.into(),
@@ -219,7 +226,7 @@ impl Pin {
         let Some(mut git) = self.git.take() else { return Ok(()) };
         if !git.hear(b"start: ok\ncommit: ok\n") {
             let command = git.command.clone();
-            git.end().map_err(|error| for_want_of_room(error, repo))?;
+            git.end().map_err(|error| with_reason(error, repo))?;
             return Err(GitError::Unexpected { command, answer: String::new() });
         }
         self.git = Some(git);
@@ -279,10 +286,15 @@ impl Unpin {
     pub fn done(self, repo: &Repository) -> Result<(), GitError> {
         // The one that set it can have been ended long ago.
         let done = self.git.end().or_else(|_| Unpin::again(repo, &self.task)?.git.end());
-        done.map_err(|error| match Locked::in_words(&error) {
-            Some(locked) => locked.into(),
-            None => for_want_of_room(error, repo),
-        })?;
+        if let Err(error) = done {
+            let error = match Locked::in_words(&error) {
+                Some(locked) => locked.into(),
+                None => with_reason(error, repo),
+            };
+            if !error.is_for_want_of_room() || !removed_by_hand(repo, &keep_ref(&self.task))? {
+                return Err(error);
+            }
+        }
         hit("publish:pin:after").at("write", repo.common_dir.join("refs/dam"))?;
         for dir in ["refs/dam/keep", "refs/dam"] {
             // Only an empty one goes.
@@ -291,6 +303,17 @@ impl Unpin {
         }
         Ok(())
     }
+}
+
+/// Removes the file of a ref of ours: git makes another file first, for which a disk can
+/// have no room. Whether the ref is gone then: it can be a packed one.
+fn removed_by_hand(repo: &Repository, name: &str) -> Result<bool, GitError> {
+    let path = repo.common_dir.join(name);
+    let locked = path.with_extension("lock").exists();
+    if locked || std::fs::remove_file(path).is_err() {
+        return Ok(false);
+    }
+    Ok(repo.resolve(name)?.is_none())
 }
 
 fn change_pins(repo: &Repository) -> GitCommand {
