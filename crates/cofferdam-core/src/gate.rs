@@ -26,7 +26,7 @@ use crate::context::{Context, Place, Told, What};
 use crate::diagnose::Role;
 use crate::error::IoContext;
 use crate::input::InputReport;
-use crate::job::Job;
+use crate::job::{Job, millis};
 use crate::judge_files::JudgeFiles;
 use crate::log::read_tail;
 use crate::receipt::CheckReport;
@@ -173,6 +173,7 @@ fn cached(check: &Check, row: &VerdictRow, key: String) -> CheckReport {
         run: check.run.clone(),
         outcome: row.outcome.to_string(),
         took_ms: u64::try_from(row.took_ms).unwrap_or(0),
+        ready_ms: 0,
         cached: true,
         pinned: false,
         tree: row.tree.clone(),
@@ -214,15 +215,18 @@ fn run_check(
     key: String,
 ) -> Result<Option<CheckReport>, Error> {
     let begun = Instant::now();
-    let mut outcome = Outcome::Error;
+    let (mut outcome, mut ready) = (Outcome::Error, None);
     for round in 0..=check.retry {
-        let Some(said) = run_once(job, candidate, run_on, check, number)? else { return Ok(None) };
+        let Some((said, stood)) = run_once(job, candidate, run_on, check, number)? else {
+            return Ok(None);
+        };
+        ready.get_or_insert(stood);
         outcome = if round > 0 && said == Outcome::Passed { Outcome::FlakyPassed } else { said };
         if outcome != Outcome::Failed {
             break;
         }
     }
-    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let took_ms = millis(begun.elapsed());
     let row = VerdictRow {
         key: key.clone(),
         tree: candidate.tree.to_string(),
@@ -234,17 +238,20 @@ fn run_check(
         detail: serde_json::json!({ "run": check.run }),
     };
     job.dam.ledger.record_verdict(&row, Durability::Normal)?;
-    Ok(Some(CheckReport { cached: false, ..cached(check, &row, key) }))
+    let ready_ms = millis(ready.unwrap_or_default());
+    Ok(Some(CheckReport { cached: false, ready_ms, ..cached(check, &row, key) }))
 }
 
-/// Runs one check once in a fresh context; `None` when a person ended it.
+/// Runs one check once in a fresh context, and how long it took until its command
+/// could start; `None` when a person ended it.
 fn run_once(
     job: &mut Job<'_>,
     candidate: &Candidate,
     run_on: On,
     check: &Check,
     number: usize,
-) -> Result<Option<Outcome>, Error> {
+) -> Result<Option<(Outcome, Duration)>, Error> {
+    let begun = Instant::now();
     // Both go on while layer and context are made.
     let boundary = boundary::of_level(job.request.level);
     let starter = boundary.start(None)?;
@@ -315,6 +322,7 @@ fn run_once(
     };
     let run = supervise::run(starter, &plan, &job.control, None)
         .map_err(|error| job.place.tools.blame(error))?;
+    let ready = begun.elapsed().saturating_sub(run.took);
     let outcome = match run.ended {
         Ended::Exited { code: Some(0), .. } => Outcome::Passed,
         // Which is not the candidate's fault.
@@ -336,7 +344,7 @@ fn run_once(
         let text = tail(&log)?;
         job.reporter.report(Event::CheckLog { name: check.name.clone(), text });
     }
-    Ok(Some(outcome))
+    Ok(Some((outcome, ready)))
 }
 
 /// What is told to the next attempt: why this one was rejected, and what the check

@@ -31,12 +31,12 @@ pub struct LimitReport {
 
 /// The limits of one context, in force as long as this lives.
 #[derive(Debug, Default)]
-pub(crate) struct InForce {
+pub struct InForce {
     group: Group,
     /// What pid 1 has to see to.
-    pub(crate) rest: Limits,
+    pub rest: Limits,
     /// What is told.
-    pub(crate) report: Vec<LimitReport>,
+    pub report: Vec<LimitReport>,
 }
 
 impl InForce {
@@ -56,7 +56,7 @@ impl InForce {
 /// # Errors
 /// [`Error::LimitNotEnforced`] when one of `required` can't be enforced by the kernel
 /// here; [`Error::Io`] when it can't be written down what was made.
-pub(crate) fn apply(
+pub fn apply(
     starter: &Starter,
     dir: &TaskDir,
     name: &str,

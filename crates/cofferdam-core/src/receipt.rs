@@ -53,6 +53,10 @@ pub struct CheckReport {
     pub outcome: String,
     /// How long it took, in milliseconds.
     pub took_ms: u64,
+    /// Of that, how long until its context stood and its command could start, the
+    /// first time; 0 when it was not run.
+    #[serde(default)]
+    pub ready_ms: u64,
     /// Whether an earlier verdict on the same candidate was used.
     pub cached: bool,
     /// Whether it ran with pinned files of the target in place of changed ones.

@@ -93,11 +93,11 @@ pub struct Plan<'a> {
     /// How much of its output is kept, in bytes.
     pub output: u64,
     /// Its limits.
-    pub(crate) limits: &'a InForce,
+    pub limits: &'a InForce,
     /// Ends what a pid 1 that was killed left running.
-    pub(crate) end_processes: &'a dyn Fn() -> Result<(), Error>,
+    pub end_processes: &'a dyn Fn() -> Result<(), Error>,
     /// Where a person sits at it.
-    pub(crate) terminal: Option<&'a dyn Terminal>,
+    pub terminal: Option<&'a dyn Terminal>,
 }
 
 /// A person's terminal, in between them and a command that has one of its own.
