@@ -1,10 +1,31 @@
 #!/usr/bin/env bash
-# Measures `dam` beside what people would use instead: as the caller and, when
-# that is root, again as an ordinary user. Arguments go to `bench.py`; see
-# docs/performance.md. Installs bubblewrap when it is missing (Debian, Ubuntu,
-# as root). What is measured is `DAM`, by default a release build made here.
+# Measures `dam` beside what people would use instead: as the caller and, when that is
+# root, again as an ordinary user. Writes tables, JSON and plots; see
+# docs/performance.md. Installs bubblewrap when it is missing (Debian, Ubuntu, as
+# root). What else is missing is skipped, and the output says what and why.
+#
+#   --out DIR      where tables, JSON and plots go; else they are printed, without plots
+#   --publish      into docs/performance, and the tables into docs/performance.md
+#   --with-jj      builds jj from crates.io when there is none (takes long)
+#   --only-root    not as an ordinary user
+#
+# All other arguments go to `bench.py`. What is measured is a release build made here;
+# DAM names another program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+export PYTHONDONTWRITEBYTECODE=1
+out='' doc='' with_jj='' as_user=yes rest=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    --out) out=$2 && shift ;;
+    --publish) out=docs/performance doc=docs/performance.md ;;
+    --with-jj) with_jj=yes ;;
+    --only-root) as_user='' ;;
+    *) rest+=("$1") ;;
+    esac
+    shift
+done
 
 if ! command -v bwrap >/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
@@ -14,26 +35,56 @@ if ! command -v bwrap >/dev/null; then
         exit 1
     fi
 fi
-if [ -z "${DAM:-}" ]; then
-    cargo build --release --package cofferdam
-    DAM=${CARGO_TARGET_DIR:-target}/release/dam
+target=${CARGO_TARGET_DIR:-target}
+cargo build --release --package cofferdam --package cofferdam-core --bins --example context
+jj=$(command -v jj || true)
+if [ -z "$jj" ] && [ -n "$with_jj" ]; then
+    cargo install --locked --root "$target/bench-jj" jj-cli
+    jj=$target/bench-jj/bin/jj
 fi
 
 # Elsewhere than the build directory, where an ordinary user need not be able to look.
 place=$(mktemp -d "${TMPDIR:-/var/tmp}/dam-bench-XXXXXX")
 trap 'rm -rf "$place"' EXIT
 chmod 755 "$place"
-cp "$DAM" "$place/dam"
-cp benches/bench.py "$place/"
-mkdir "$place/own"
-python3 "$place/bench.py" --dam "$place/dam" --place "$place/own" "$@"
+cp "${DAM:-$target/release/dam}" "$place/dam"
+cp "$target/release/examples/context" "$place/context"
+cp benches/*.py "$place/"
+mkdir "$place/own" "$place/out"
+given=(--dam "$place/dam" --library "$place/context" --out "$place/out")
+if cc -O1 -static -nostdlib -fno-stack-protector -o "$place/first" benches/first.c; then
+    given+=(--first "$place/first")
+fi
+if [ -n "$jj" ]; then
+    cp "$jj" "$place/jj"
+    given+=(--jj "$place/jj")
+fi
 
-[ "$(id -u)" = 0 ] || exit 0
-user=dam-tests
-id -u "$user" >/dev/null 2>&1 ||
-    useradd --system --no-create-home --home-dir /nonexistent --shell /bin/sh "$user"
-mkdir "$place/user"
-chown "$user" "$place/user"
-cd "$place"
-setpriv --reuid "$user" --regid "$user" --init-groups --reset-env env PATH="$PATH" \
-    python3 "$place/bench.py" --dam "$place/dam" --place "$place/user" "$@"
+python3 "$place/bench.py" "${given[@]}" --place "$place/own" "${rest[@]}"
+if [ "$(id -u)" = 0 ] && [ -n "$as_user" ]; then
+    user=dam-tests
+    id -u "$user" >/dev/null 2>&1 ||
+        useradd --system --no-create-home --home-dir /nonexistent --shell /bin/sh "$user"
+    mkdir "$place/user"
+    chown "$user" "$place/user" "$place/out"
+    (
+        cd "$place"
+        # Its own path: root's can lead through directories that are closed to it.
+        setpriv --reuid "$user" --regid "$user" --init-groups --reset-env \
+            env PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1 \
+            python3 "$place/bench.py" "${given[@]}" --place "$place/user" "${rest[@]}"
+    )
+fi
+
+[ -n "$out" ] || exit 0
+mkdir -p "$out"
+cp "$place"/out/*.json "$out/"
+python3 benches/report.py ${doc:+--into "$doc"} "$out"/bench-*.json >"$out/tables.md"
+venv=$target/bench-venv
+if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import matplotlib' 2>/dev/null; then
+    python3 -m venv "$venv" && "$venv/bin/pip" install --quiet 'matplotlib==3.10.*' || {
+        echo "run.sh: no plots: matplotlib can't be had here" >&2
+        exit 0
+    }
+fi
+"$venv/bin/python" benches/plots.py "$out" "$out"/bench-*.json
