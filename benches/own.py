@@ -76,9 +76,8 @@ def change_ten(bed, size):
     paths = " ".join(path_of(number) for number in range(0, step * CHANGED, step))
     edit = f"for path in {paths}; do echo {name} >> $path; done"
     begun = time.perf_counter()
-    receipt = bed.dam_json(
-        bed.repo(size), "run", "--name", name, "--no-land", "--check", "true", "--", "sh", "-c", edit
-    )
+    words = f"run --name {name} --no-land --check true -- sh -c".split()
+    receipt = bed.dam_json(bed.repo(size), *words, edit)
     bed.took(f"ten: whole {size}", (time.perf_counter() - begun) * 1e3)
     if receipt.get("state") != "ready" or len(receipt["paths"]) != CHANGED:
         sys.exit(f"ten files: {receipt}")

@@ -58,7 +58,9 @@ def worktree(bed, size):
 
 def clone(bed, size):
     path = new_path(bed, "clone", size)
-    bed.timed(f"clone --shared {size}", ["git", "clone", "-q", "--shared", str(bed.repo(size)), path])
+    bed.timed(
+        f"clone --shared {size}", ["git", "clone", "-q", "--shared", str(bed.repo(size)), path]
+    )
 
 
 def copy(bed, size):
@@ -208,7 +210,9 @@ def docker(bed, ends):
         client = own_docker(bed, ends)
     bed.run([*client, "import", image(bed), "dam-bench"])
     ends.append(
-        lambda: subprocess.run([*client, "rmi", "-f", "dam-bench"], env=bed.env, capture_output=True)
+        lambda: subprocess.run(
+            [*client, "rmi", "-f", "dam-bench"], env=bed.env, capture_output=True
+        )
     )
     argv = [*client, "run", "--rm", "--network", "none", "dam-bench", "/first"]
     bed.run(argv)

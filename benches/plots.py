@@ -78,7 +78,9 @@ def by_size(found):
     for label, value, colour, marks, width in lines:
         points = [(size, value(size)) for size in sizes if value(size) is not None]
         if points:
-            axes.plot(*zip(*points), marks, color=colour, label=label, linewidth=width, markersize=5)
+            axes.plot(
+                *zip(*points), marks, color=colour, label=label, linewidth=width, markersize=5
+            )
     axes.set(xscale="log", yscale="log", xlabel="files in the repository", ylabel="ms")
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")

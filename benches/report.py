@@ -1,6 +1,6 @@
 """From results to goals and tables.
 
-    report.py RESULT.json … > tables.md
+report.py RESULT.json … > tables.md
 """
 
 import argparse
@@ -92,11 +92,19 @@ def tables(results):
         lines.append(row(name, *(times(found, name) for found in results)))
     for name in sorted({name for found in results for name in found["facts"]}, key=in_order):
         cells = [found["facts"].get(name) for found in results]
-        lines.append(row(name, *(f"{cell:,}" if isinstance(cell, int) else cell or "" for cell in cells)))
-    lines += ["", row("skipped", "as", "why"), rule(3)]
-    for found in results:
-        for name, why in sorted(found["skipped"].items()):
-            lines.append(row(name, found["who"], why))
+        lines.append(
+            row(name, *(f"{cell:,}" if isinstance(cell, int) else cell or "" for cell in cells))
+        )
+    skipped = [
+        (name, found["who"], why) for found in results for name, why in found["skipped"].items()
+    ]
+    if skipped:
+        lines += [
+            "",
+            row("skipped", "as", "why"),
+            "|---|---|---|",
+            *(row(*cells) for cells in sorted(skipped)),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -45,7 +45,12 @@ fi
 
 # Elsewhere than the build directory, where an ordinary user need not be able to look.
 place=$(mktemp -d "${TMPDIR:-/var/tmp}/dam-bench-XXXXXX")
-trap 'rm -rf "$place"' EXIT
+clean() {
+    # Of a bench that was killed.
+    findmnt -rno TARGET | grep "^$place/" | sort -r | xargs -r -n 1 umount || true
+    rm -rf "$place"
+}
+trap clean EXIT
 chmod 755 "$place"
 cp "${DAM:-$target/release/dam}" "$place/dam"
 cp "$target/release/examples/context" "$place/context"
