@@ -77,8 +77,13 @@ pub(crate) fn judge(
     job.facts.checks.clear();
     job.facts.diagnosis.clear();
     let Request { level, wall, .. } = job.request;
-    let mut environment = environment(&job.place, level, wall, &job.facts.inputs);
-    environment.push_str(&job.store.conversion_key());
+    let environment = match checks {
+        [] => String::new(),
+        _ => {
+            let environment = environment(&job.place, level, wall, &job.facts.inputs);
+            environment + &job.store.conversion_key()
+        }
+    };
     let first = files.pinned.as_ref().unwrap_or(candidate);
     let judgement = judge_one(job, candidate, first, checks, &environment)?;
     if judgement != Judgement::Passed || files.told.is_empty() {
@@ -428,9 +433,19 @@ fn environment(place: &Place, level: Level, wall: Wall, inputs: &[InputReport]) 
         take(value.as_bytes());
     }
     let path = variables.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
+    // `/bin` is `/usr/bin` on most systems, and thousands of programs.
+    let mut looked_at: Vec<(u64, u64)> = Vec::new();
     for dir in std::env::split_paths(path.unwrap_or(OsStr::new(""))) {
         take(dir.as_os_str().as_bytes());
-        take_entries(&dir, &mut take);
+        let Ok(meta) = std::fs::metadata(&dir) else { continue };
+        let itself = (meta.dev(), meta.ino());
+        match looked_at.iter().position(|known| *known == itself) {
+            Some(first) => take(&first.to_le_bytes()),
+            None => {
+                looked_at.push(itself);
+                take_entries(&dir, &mut take);
+            }
+        }
     }
     for input in inputs {
         take(input.dest.as_os_str().as_bytes());
