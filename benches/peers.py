@@ -42,15 +42,19 @@ def new_path(bed, kind, size):
 
 
 def worktree(bed, size):
-    """The first round tries how many workers are best, later ones take those."""
+    """The first round tries how many workers are best, later ones take those. What was
+    added goes after the last was added, for a deletion slows down who adds next."""
     best = f"worktree workers {size}"
     numbers = [bed.facts[best]] if best in bed.facts else WORKERS
+    removals = []
     for workers in numbers:
         path = new_path(bed, "worktree", size)
         git = ["git", "-c", f"checkout.workers={workers}", "worktree"]
-        add, remove = [*git, "add", "--detach", path], [*git, "remove", "--force", path]
+        add = [*git, "add", "--detach", path]
         bed.timed(f"worktree add {workers} {size}", add, bed.repo(size))
-        bed.timed(f"worktree remove {workers} {size}", remove, bed.repo(size))
+        removals.append((f"worktree remove {workers} {size}", [*git, "remove", "--force", path]))
+    for row, remove in removals:
+        bed.timed(row, remove, bed.repo(size))
     if best not in bed.facts:
         first = {workers: bed.median(f"worktree add {workers} {size}") for workers in WORKERS}
         bed.facts[best] = min(first, key=first.get)
