@@ -92,7 +92,7 @@ def result(bed, load):
         "version": 1,
         "who": who(bed),
         "cpus": os.cpu_count(),
-        "kernel": os.uname().release,
+        "kernel": os.uname().release.split("-")[0],
         "load": [round(number, 2) for number in load],
         "sizes": bed.sizes,
         "unit": "ms, unless the name says otherwise",

@@ -50,7 +50,7 @@ def bwrap_overlay(bed):
     program = bed.overlay_bwrap or shutil.which("bwrap")
     if "--tmp-overlay" not in bed.run([program, "--help"]):
         version = bed.run([program, "--version"]).strip()
-        raise Missing(f"{version} has no `--tmp-overlay`, which came with 0.11")
+        raise Missing(f"`bwrap --tmp-overlay` came with 0.11, this is {version}")
     repo = str(bed.repo(bed.sizes[-1]))
     over = ["--overlay-src", repo, "--tmp-overlay", repo]
     argv = [program, *BWRAP[1:5], *over, *BWRAP[5:]]

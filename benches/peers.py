@@ -75,7 +75,7 @@ def copy(bed, size):
 def jj_repository(bed, size, program):
     program = program or shutil.which("jj")
     if not program:
-        raise Missing("there is no `jj`; `--with-jj` builds it")
+        raise Missing("there is no `jj`; `benches/run.sh --with-jj` builds it")
     place = bed.place / f"jj-{size}"
     if not place.exists():
         bed.run(["git", "clone", "-q", "--shared", str(bed.repo(size)), str(place)])

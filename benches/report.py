@@ -68,6 +68,10 @@ def number(value, unit=""):
 
 
 def tables(results):
+    return f"{goals(results)}\n{rows(results)}"
+
+
+def goals(results):
     heads = [found["who"] for found in results]
     lines = []
     for found in results:
@@ -86,7 +90,12 @@ def tables(results):
             met = value is not None and (value <= goal if sign == "<=" else value >= goal)
             cells.append(f"{number(value, unit)} | {verdict(value, met)}")
         lines.append(row(name, f"{'≤' if sign == '<=' else '≥'} {number(goal, unit)}", *cells))
-    lines += ["", row("median, p90", *heads), rule(1 + len(heads))]
+    return "\n".join(lines) + "\n"
+
+
+def rows(results):
+    heads = [found["who"] for found in results]
+    lines = [row("median, p90; ms", *heads), rule(1 + len(heads))]
     names = sorted({name for found in results for name in found["medians"]}, key=in_order)
     for name in names:
         lines.append(row(name, *(times(found, name) for found in results)))
@@ -137,7 +146,7 @@ def put_into(document, text):
     begin, end = "<!-- tables: begin -->\n", "<!-- tables: end -->"
     head, _, rest = document.partition(begin)
     _, _, tail = rest.partition(end)
-    return f"{head}{begin}\n{text}\n{end}{tail}"
+    return f"{head}{begin}{text}{end}{tail}"
 
 
 def main():
@@ -145,10 +154,10 @@ def main():
     parser.add_argument("--into", type=pathlib.Path, help="a document with marks")
     parser.add_argument("results", nargs="+", type=pathlib.Path)
     args = parser.parse_args()
-    text = tables([json.loads(path.read_text()) for path in args.results])
+    results = [json.loads(path.read_text()) for path in args.results]
     if args.into:
-        args.into.write_text(put_into(args.into.read_text(), text))
-    print(text, end="")
+        args.into.write_text(put_into(args.into.read_text(), goals(results)))
+    print(tables(results), end="")
 
 
 if __name__ == "__main__":

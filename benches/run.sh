@@ -83,6 +83,7 @@ fi
 
 [ -n "$out" ] || exit 0
 mkdir -p "$out"
+rm -f "$out"/bench-*.json
 cp "$place"/out/*.json "$out/"
 python3 benches/report.py ${doc:+--into "$doc"} "$out"/bench-*.json >"$out/tables.md"
 venv=$target/bench-venv
