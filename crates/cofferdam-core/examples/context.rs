@@ -64,9 +64,10 @@ fn measure() -> Result<(), Failed> {
     let dam = Dam::open(&state)?;
     let found = Discovery::start(&repo, None, config::FILE)?.finish()?;
     let ids = Ids::for_task(&repo)?;
+    let store = dam.store(&found.repo, &found.config)?;
     let bed = Bed {
-        store: dam.store(&found.repo, &found.config)?,
-        place: Place::new(&dam, &found.repo, &found.config, ids)?,
+        place: Place::new(&dam, &found.repo, &found.config, &store, Vec::new(), ids)?,
+        store,
         refs: gitdir::listed_refs(gitdir::list_refs(&found.repo)?)?,
         excludes: gitdir::excludes(&found.repo, &found.config)?,
         dam,
@@ -147,6 +148,7 @@ impl Bed {
             store: &self.store,
             layers: &self.dam.layers,
             owner: self.ids.switch.then_some((self.ids.uid, self.ids.gid)),
+            modules: &[],
         };
         let mut cold = false;
         let stack =
@@ -156,15 +158,16 @@ impl Bed {
         }
         let homes = Sandbox.homes(&self.place);
         let context = Context::create(&self.dam, dir.into(), stack, self.ids, false, homes)?;
-        context.write_git(&TaskGit {
+        let git = TaskGit {
             repo: &self.found.repo,
             config: &self.found.config,
-            branch: &format!("dam/{name}"),
+            branch: Some(&format!("dam/{name}")),
             commit: &self.found.commit,
             refs: &self.refs,
             object_dirs: &Sandbox.object_dirs(&self.place),
             excludes: &self.excludes,
-        })?;
+        };
+        context.write_git(&git, &[])?;
         Ok(context)
     }
 }

@@ -30,7 +30,7 @@ use crate::job::{Job, millis};
 use crate::judge_files::JudgeFiles;
 use crate::log::read_tail;
 use crate::receipt::CheckReport;
-use crate::report::Event;
+use crate::report::{Event, Meter};
 use crate::request::{Check, Level, Request};
 use crate::supervise::{self, Ended, Plan};
 use crate::{Error, boundary, diagnose, disk, limits, read_log};
@@ -268,13 +268,16 @@ fn run_once(
     let modules = job.dam.modules(&job.repo, &job.store, &candidate.tree)?;
     let maker = job.maker(&modules);
     job.dam.pass_collection()?;
-    let stack = boundary.layers(&maker, &candidate.tree, Some(&base), &mut |_, _| {})?;
+    let reporter = job.reporter;
+    let mut meter = Meter::begin(reporter, "making the files of the check");
+    let mut progress = |done, all| meter.at(done, all);
+    let stack = boundary.layers(&maker, &candidate.tree, Some(&base), &mut progress)?;
     let dir = job.dir.checks().join(number.to_string());
     if dir.exists() {
         job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &dir)?;
     }
     let context = Context::create(job.dam, dir, stack, job.ids, false, boundary.homes(&job.place))?;
-    boundary.fill(&maker, &context, &mut |_, _| {})?;
+    boundary.fill(&maker, &context, &mut progress)?;
     let refs = gitdir::listed_refs(refs)?;
     let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
     job.write_git(&context, &candidate.commit, &refs, &modules)?;
@@ -325,6 +328,7 @@ fn run_once(
         end_processes: &|| boundary.end_processes(&task_dir, id.as_str()),
         terminal: None,
     };
+    Meter::begin(reporter, "checking");
     let run = supervise::run(starter, &plan, &job.control, None)
         .map_err(|error| job.place.tools.blame(error))?;
     let ready = begun.elapsed().saturating_sub(run.took);

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Stdio};
 
 use cofferdam_git::GitError;
-use cofferdam_git::harvest::{Collected, CommitText, Refusal, Rules, collect, scan, scan_copy};
+use cofferdam_git::harvest::{
+    Collected, CommitText, Onto, Refusal, Rules, collect, scan, scan_copy,
+};
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
 use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
@@ -20,6 +22,7 @@ use crate::context::Context;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::job::Job;
+use crate::report::Meter;
 use crate::{Error, boundary};
 
 /// The first argument that makes a binary call [`main`].
@@ -118,8 +121,10 @@ pub(crate) fn take(
     let attributes = context.stack.attributes(&job.dam.layers);
     let mut changes = boundary::of_level(job.request.level).changes(context, &job.rules()?)?;
     let (id, frames) = (job.id.as_str(), changes.frames());
-    let collected =
-        collect(&job.store, &job.config, (base, base_tree), &attributes, text, id, frames);
+    let mut meter = Meter::begin(job.reporter, "harvesting");
+    let mut progress = |done| meter.at(done, 0);
+    let onto = Onto { base: (base, base_tree), attributes: &attributes, text, task: id };
+    let collected = collect(&job.store, &job.config, onto, frames, &mut progress);
     match (collected, changes.end()) {
         // What the helper itself says explains a cut-off stream. Any other error is
         // why it found nobody who listens.

@@ -29,6 +29,9 @@ use crate::{Dam, Error, TaskDir, boundary, state_dir};
 const MOST_ENTRIES: u64 = 2_000_000;
 const MOST_BYTES: u64 = 64 << 30;
 
+/// How many things that were left out are told at once.
+const LEFT_OUT_TOLD: usize = 5;
+
 /// A task with everything that its steps need.
 pub struct Job<'a> {
     pub(crate) dam: &'a mut Dam,
@@ -313,8 +316,13 @@ impl Job<'_> {
 
     /// Keeps what of a context is in no change set, and tells it.
     pub(crate) fn tell_left_out(&mut self, left_out: Vec<String>) {
-        for what in &left_out {
+        for what in left_out.iter().take(LEFT_OUT_TOLD) {
             let text = format!("left out of the change set: {what}");
+            self.reporter.report(Event::Warning { text });
+        }
+        if left_out.len() > LEFT_OUT_TOLD {
+            let name = &self.name;
+            let text = format!("more was left out of the change set: `dam show {name}` says what");
             self.reporter.report(Event::Warning { text });
         }
         self.facts.left_out = left_out;

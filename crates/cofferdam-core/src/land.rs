@@ -29,7 +29,7 @@ use crate::facts::Facts;
 use crate::gate::{self, Candidate, Judgement};
 use crate::job::Job;
 use crate::judge_files::JudgeFiles;
-use crate::report::Event;
+use crate::report::{Event, Meter};
 use crate::request::Check;
 use crate::target::{Change, PublishError, TargetRef};
 use crate::{Error, input, judge_files, reconcile};
@@ -150,6 +150,7 @@ fn lock_name(repo: &str, name: &str) -> String {
 /// has ended instead.
 fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFiles)>, Error> {
     let begun = Instant::now();
+    Meter::begin(job.reporter, "putting it on the tip");
     let base = Facts::need("base", job.facts.base.as_ref())?.clone();
     let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
     let change = Facts::need("change set", job.facts.change.as_ref())?.clone();
@@ -313,6 +314,7 @@ fn verify(
 
 fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error> {
     let begun = Instant::now();
+    Meter::begin(job.reporter, "landing");
     // The promise itself, not a formality: a merger that took another base once
     // landed trees that nobody had verified.
     let landing = merge::tree_of(&job.store, &candidate.commit)?;

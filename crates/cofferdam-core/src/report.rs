@@ -1,5 +1,7 @@
 //! What is told while a task runs.
 
+use std::time::{Duration, Instant};
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -37,6 +39,15 @@ pub enum Event {
         /// Files written.
         done: u64,
         /// Files in all.
+        all: u64,
+    },
+    /// A step goes on that can take long. The first of a step comes when it begins.
+    Progress {
+        /// What is being done.
+        step: &'static str,
+        /// Files done.
+        done: u64,
+        /// Files in all; 0 where nobody knows.
         all: u64,
     },
     /// Uncommitted work that the task does not see.
@@ -94,6 +105,31 @@ pub enum Event {
 pub trait Reporter: Sync {
     /// Something happened.
     fn report(&self, event: Event);
+}
+
+/// Tells how far a step is, not more often than somebody could read it.
+pub(crate) struct Meter<'a> {
+    reporter: &'a dyn Reporter,
+    step: &'static str,
+    told: Instant,
+}
+
+impl<'a> Meter<'a> {
+    const EVERY: Duration = Duration::from_millis(200);
+
+    /// A step begins.
+    pub(crate) fn begin(reporter: &'a dyn Reporter, step: &'static str) -> Meter<'a> {
+        reporter.report(Event::Progress { step, done: 0, all: 0 });
+        Meter { reporter, step, told: Instant::now() }
+    }
+
+    /// It has come so far; 0 in all where nobody knows.
+    pub(crate) fn at(&mut self, done: u64, all: u64) {
+        if self.told.elapsed() >= Meter::EVERY {
+            self.told = Instant::now();
+            self.reporter.report(Event::Progress { step: self.step, done, all });
+        }
+    }
 }
 
 /// Nobody listens.

@@ -268,6 +268,7 @@ impl LayerMaker<'_> {
         tree: &TreeId,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<LayerMeta, GitError> {
+        progress(0, 0);
         let top = draft.tree();
         let attributes = attributes::dir_of_layer(top.parent().unwrap_or(top));
         let (files, size) = self.check_out(top, tree, Some(&attributes), progress)?;

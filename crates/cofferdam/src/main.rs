@@ -5,6 +5,7 @@ mod commands;
 mod output;
 mod render;
 mod signals;
+mod slow;
 mod table;
 mod terminal;
 

@@ -3,15 +3,15 @@
 //! Ours goes to standard error, what the command prints to where it printed it.
 //! A line that the command left unfinished is finished before one of ours.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::sync::Mutex;
 
 use cofferdam_core::report::{Event, Reporter};
 use cofferdam_core::request::Level;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Format;
 use crate::output::{BAD, BOLD, DIM, GOOD, WARN, json_line, note};
+use crate::slow::Slow;
 use crate::table;
 
 /// Prints events in a format.
@@ -22,8 +22,21 @@ pub struct Renderer {
 
 #[derive(Default)]
 struct RenderState {
-    bar: Option<ProgressBar>,
+    slow: Option<Slow>,
     open_line: bool,
+}
+
+impl RenderState {
+    fn goes_on(&mut self, step: &'static str, done: u64, all: u64) {
+        if self.slow.as_ref().is_none_or(|slow| slow.step() != step) {
+            // The line before goes first.
+            self.slow = None;
+            self.slow = Slow::begin(step);
+        }
+        if let Some(slow) = &self.slow {
+            slow.at(done, all);
+        }
+    }
 }
 
 impl Renderer {
@@ -42,10 +55,8 @@ impl Renderer {
 
     fn text(&self, event: Event) {
         let mut state = self.state.lock().expect("renderer");
-        if !matches!(event, Event::Layer { .. })
-            && let Some(bar) = state.bar.take()
-        {
-            bar.finish_and_clear();
+        if !matches!(event, Event::Layer { .. } | Event::Progress { .. }) {
+            state.slow = None;
         }
         match event {
             Event::Started { name, task, base, target, isolation, .. } => {
@@ -104,18 +115,8 @@ impl Renderer {
                 let text = format!("  {WARN}attempt {number}{WARN:#}  {}", table::plain(&why));
                 self.line(&mut state, &text);
             }
-            Event::Layer { done, all } => {
-                if std::io::stderr().is_terminal() {
-                    let bar = state.bar.get_or_insert_with(|| {
-                        let style = ProgressStyle::with_template(
-                            "  first layer {bar:30} {pos}/{len} files",
-                        );
-                        ProgressBar::new(all)
-                            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-                    });
-                    bar.set_position(done);
-                }
-            }
+            Event::Layer { done, all } => state.goes_on("checking files out", done, all),
+            Event::Progress { step, done, all } => state.goes_on(step, done, all),
             Event::NotInBase { changed, untracked } => {
                 let text = format!(
                     "  {DIM}not inside: {changed} changed and {untracked} untracked files of your checkout (`--carry-dirty` takes them along){DIM:#}"

@@ -93,20 +93,32 @@ impl CommitText {
     }
 }
 
-/// Reads the frames of a scan and commits what they say on `base`, as
-/// `refs/dam/<task>` of the store.
+/// What a change set becomes a commit on, and with which words.
+#[derive(Debug, Clone, Copy)]
+pub struct Onto<'a> {
+    /// The base and its tree.
+    pub base: (&'a CommitId, &'a TreeId),
+    /// The base's attributes files, alone in a directory.
+    pub attributes: &'a Path,
+    /// Who commits, and what the commit says.
+    pub text: &'a CommitText,
+    /// The task's id.
+    pub task: &'a str,
+}
+
+/// Reads the frames of a scan and commits what they say on the base, as
+/// `refs/dam/<task>` of the store. `progress` is told how many there were so far.
 ///
 /// # Errors
 /// [`Refusal`] for what can't land, [`GitError`] otherwise.
 pub fn collect(
     store: &Store,
     config: &PersonConfig,
-    base: (&CommitId, &TreeId),
-    attributes_dir: &Path,
-    text: &CommitText,
-    task: &str,
+    onto: Onto<'_>,
     frames: impl Read,
+    progress: &mut dyn FnMut(u64),
 ) -> Result<Collected, GitError> {
+    let Onto { base, attributes: attributes_dir, text, task } = onto;
     let mut frames = BufReader::with_capacity(1 << 16, frames);
     let reference = format!("refs/dam/{task}");
     let mut blobs = Blobs {
@@ -127,7 +139,8 @@ pub fn collect(
     // Directories around the path of now whose content in the base is gone: a walk
     // has what is below a directory right after it.
     let mut cleared: Vec<Vec<u8>> = Vec::new();
-    loop {
+    for number in 0.. {
+        progress(number);
         let frame = Frame::read(&mut frames)
             .map_err(|error| Refusal::Helper(format!("its answer is cut off: {error}")))?;
         match frame {

@@ -33,7 +33,9 @@ mod frame;
 mod names;
 mod scan;
 
-pub use collect::{ChangeCounts, ChangeSet, ChangedPath, Collected, CommitText, NAMED, collect};
+pub use collect::{
+    ChangeCounts, ChangeSet, ChangedPath, Collected, CommitText, NAMED, Onto, collect,
+};
 pub use scan::{Rules, scan, scan_copy};
 
 use cofferdam_tree::BytePath;

@@ -4,11 +4,14 @@ use cofferdam_core::{Error, ExitCode, settle};
 
 use crate::args::{Format, Gc};
 use crate::output;
+use crate::slow::Slow;
 
 /// Collects what is no longer needed.
 pub fn gc(args: &Gc, format: Format) -> Result<ExitCode, Error> {
     let mut dam = super::open()?;
+    let slow = Slow::begin("collecting");
     let report = settle::gc(&mut dam, args.dry_run)?;
+    drop(slow);
     if format != Format::Text {
         output::json(&report);
         return Ok(ExitCode::Done);

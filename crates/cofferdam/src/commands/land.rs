@@ -19,5 +19,6 @@ pub fn land(args: Land, format: Format) -> Result<ExitCode, Error> {
         request.no_check = args.no_check || (request.no_check && args.checks.is_empty());
     };
     let receipt = task::land_again(&mut dam, &args.name, change, control, &renderer)?;
+    drop(renderer);
     Ok(super::conclude(&receipt, format))
 }

@@ -26,5 +26,6 @@ pub fn retry(args: Retry, format: Format) -> Result<ExitCode, Error> {
         }
     };
     let receipt = task::retry(&mut dam, &args.name, change, control, &renderer)?;
+    drop(renderer);
     Ok(super::conclude(&receipt, format))
 }

@@ -23,6 +23,7 @@ pub fn run(args: Run, format: Format) -> Result<ExitCode, Error> {
     let control = signals::control();
     let renderer = Renderer::new(format);
     let receipt = task::run(&mut dam, &dir, look, request, control, &renderer)?;
+    drop(renderer);
     Ok(super::conclude(&receipt, format))
 }
 

@@ -7,6 +7,7 @@ use cofferdam_core::{Error, ExitCode, query, settle, supervise};
 
 use crate::args::Format;
 use crate::output;
+use crate::slow::Slow;
 
 /// Ends a running task.
 pub fn stop(name: &str, format: Format) -> Result<ExitCode, Error> {
@@ -29,7 +30,9 @@ pub fn wait(name: &str, format: Format) -> Result<ExitCode, Error> {
 pub fn drop(names: &[String], format: Format) -> Result<ExitCode, Error> {
     let mut dam = super::open()?;
     for name in names {
+        let slow = Slow::begin("removing");
         let task = settle::drop_task(&mut dam, name)?;
+        std::mem::drop(slow);
         match format {
             Format::Text => output::note(&format!("dropped {} ({})\n", task.name, task.id)),
             _ => output::json_line(&Receipt::of(&task)?),

@@ -35,7 +35,7 @@ fn mended_and_broken(world: &World, run: &str, path: &str, tools: &str) {
 }
 
 /// The machine's node and npm in the home, where nvm would put them, and on `PATH`.
-fn node(world: &mut World) {
+pub fn node(world: &mut World) {
     let (node, npm) = match std::env::var_os("DAM_TEST_NODE").map(PathBuf::from) {
         Some(dir) => (dir.join("bin/node"), dir.join("lib/node_modules/npm")),
         None => {

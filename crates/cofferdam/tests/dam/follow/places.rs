@@ -104,7 +104,7 @@ fn a_submodule_in_the_way_of_a_file() {
         "git init -q ../sub; cd ../sub; echo s > s; git add s; git -c user.name=A -c user.email=a@b commit -qm s; cd ../repo
          git -c protocol.file.allow=always submodule --quiet add ../sub mod; git commit -qm module",
     );
-    waits(&world, "rmdir mod; echo file > mod", "`mod/");
+    waits(&world, "rm -r mod; echo file > mod", "`mod/");
 }
 
 #[test]
