@@ -29,8 +29,11 @@ PATH="$PATH:/usr/sbin:/sbin" need apparmor_parser apparmor
 # Of the system's own Python: others can't be copied into a test's home.
 /usr/bin/python3 -c 'import pytest' 2>/dev/null || get pytest python3-pytest
 
+python3 -m pip --version >/dev/null 2>&1 || get pip python3-pip
+
 # Where these can't be had, the tests that run them fail and say so.
 agents=${DAM_TEST_AGENTS:-$(crates/cofferdam/tests/agents.sh)} || agents=
+projects=${DAM_TEST_PROJECTS:-$(crates/cofferdam/tests/projects.sh)} || projects=
 
 if command -v cargo-nextest >/dev/null; then
     cargo nextest run --workspace --no-fail-fast --retries 1
@@ -72,6 +75,7 @@ fi
 # As links, where that is possible: they are large, and nobody writes them.
 [ -z "$agents" ] || cp -al "$agents" "$place/agents" 2>/dev/null ||
     { rm -rf "$place/agents" && cp -a "$agents" "$place/agents"; }
+[ -z "$projects" ] || cp -r "$projects" "$place/projects"
 chown -R "$user" "$place/tmp"
 
 run() {
@@ -81,7 +85,7 @@ run() {
         DAM_TEST_BINARY="$place/dam" DAM_TEST_SOURCE="$place" \
         DAM_TEST_RUST="$place/rust" DAM_TEST_REGISTRY="$place/registry" \
         DAM_TEST_NODE="$place/node" DAM_TEST_PYENV="$place/pyenv" \
-        DAM_TEST_AGENTS="$place/agents" \
+        DAM_TEST_AGENTS="$place/agents" DAM_TEST_PROJECTS="$place/projects" \
         "$program" --quiet)
 }
 

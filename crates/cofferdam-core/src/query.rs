@@ -89,7 +89,10 @@ pub fn diff(
         }
     };
     let color = if color { "--color=always" } else { "--color=never" };
-    let mut git = store.git().args(["diff", "--no-ext-diff", "--no-textconv", color]);
+    // Our stores treat what is larger than a buffer as a stream of bytes; a person wants
+    // to see of text what git shows of it.
+    let git = store.git().setting("core.bigFileThreshold=512m");
+    let mut git = git.args(["diff", "--no-ext-diff", "--no-textconv", color]);
     if stat {
         git = git.args(["--stat"]);
     }

@@ -181,6 +181,8 @@ impl Reporter for Renderer {
         match self.format {
             Format::Text => self.text(event),
             Format::Json => {}
+            // That it begins is for people who wait.
+            Format::Jsonl if matches!(event, Event::Layer { all: 0, .. }) => {}
             Format::Jsonl => json_line(&event),
         }
     }
