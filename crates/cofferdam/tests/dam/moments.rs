@@ -42,10 +42,17 @@ fn ledger(world: &World) -> rusqlite::Connection {
     rusqlite::Connection::open(world.state().join("ledger.db")).expect("open")
 }
 
-/// Removes a tree that overlays have left directories of mode 000 in.
+/// Removes a tree that overlays have left directories of mode 000 in, and may be making
+/// some just now.
 fn remove_all(world: &World, dir: &Path) {
-    let dir = dir.display();
-    world.sh(&format!("chmod -R u+rwX {dir}; rm -rf {dir}"));
+    until("it is removed", || {
+        for (program, option) in [("chmod", "-R"), ("rm", "-rf")] {
+            let mut command = world.command(program);
+            command.arg(option).args((program == "chmod").then_some("u+rwX")).arg(dir);
+            let _ = command.stderr(Stdio::null()).status();
+        }
+        !dir.exists()
+    });
 }
 
 #[test]
