@@ -374,7 +374,8 @@ impl Context {
         commit: &CommitId,
         have: &[&str],
     ) -> Result<(), Error> {
-        let dir = self.upper().join(".git/objects/pack");
+        let objects = self.upper().join(".git/objects");
+        let dir = objects.join("pack");
         std::fs::create_dir_all(&dir).at("make", &dir)?;
         let mut wanted = format!("{commit}\n");
         for known in have {
@@ -388,7 +389,7 @@ impl Context {
             .input(wanted)
             .run()?;
         if self.ids.switch {
-            give_below(&dir, self.ids)?;
+            give_below(&objects, self.ids)?;
         }
         Ok(())
     }

@@ -16,12 +16,20 @@ pub const OBJECTS_INSIDE: &str = "/run/dam/objects";
 /// `git-lfs` looks for what it can borrow.
 pub const LFS_INSIDE: &str = "/run/dam/objects/lfs/objects";
 
+/// What is borrowed inside by most: the objects of a repository that borrows none.
+fn one_inside() -> PathBuf {
+    Path::new(OBJECTS_INSIDE).join("0")
+}
+
 /// Makes the part of `.git` that is the same for every context of a layer.
 pub(crate) fn write_skeleton(git: &Path) -> Result<(), GitError> {
     for dir in ["objects/info", "objects/pack", "refs/heads", "refs/tags", "hooks", "info"] {
         let path = git.join(dir);
         std::fs::create_dir_all(&path).at("make", &path)?;
     }
+    let borrowed = git.join("objects/info/alternates");
+    std::fs::write(&borrowed, alternates::file_of([one_inside().as_path()]))
+        .at("write", borrowed)?;
     let path = git.join("description");
     std::fs::write(&path, "A context of Cofferdam. Its repository is elsewhere.\n")
         .at("write", path)
@@ -98,10 +106,11 @@ impl TaskGit<'_> {
             let path = git.join(name);
             std::fs::write(&path, text).at("write", path)
         };
-        for dir in ["info", "objects", "objects/info"] {
+        let make = |dir: &str| {
             let path = git.join(dir);
-            std::fs::create_dir_all(&path).at("make", path)?;
-        }
+            std::fs::create_dir_all(&path).at("make", path)
+        };
+        make("")?;
         let head = match self.branch {
             Some(branch) => format!("ref: refs/heads/{branch}\n"),
             None => format!("{}\n", self.commit),
@@ -110,10 +119,15 @@ impl TaskGit<'_> {
         put("packed-refs", self.packed_refs().as_bytes())?;
         put("config", self.config_text().as_bytes())?;
         if !self.excludes.is_empty() {
+            make("info")?;
             put("info/exclude", self.excludes)?;
         }
-        let borrowed = alternates::file_of(self.object_dirs.iter().map(PathBuf::as_path));
-        put("objects/info/alternates", &borrowed)?;
+        // What a layer says shows through an upper that says nothing else.
+        if self.object_dirs != [one_inside()] || git.join("objects").exists() {
+            make("objects/info")?;
+            let borrowed = alternates::file_of(self.object_dirs.iter().map(PathBuf::as_path));
+            put("objects/info/alternates", &borrowed)?;
+        }
         let shallow = self.repo.common_dir.join("shallow");
         match std::fs::read(&shallow) {
             Ok(bytes) => put("shallow", &bytes),

@@ -35,6 +35,8 @@ use crate::lfs::{self, Pointer};
 use crate::modules::{GITLINK, Module};
 use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, gitdir, merge};
 
+/// What a layer is made of by this version: an older one is not used.
+const FORM: &str = "f2";
 /// Beyond this many changed paths a whole checkout is made instead of a delta.
 const MOST_CHANGES: usize = 20_000;
 const AGE: Duration = Duration::from_secs(2);
@@ -106,7 +108,7 @@ impl LayerMaker<'_> {
     fn key(&self, tree: &TreeId) -> String {
         let store = self.store.dir().file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let owner = self.owner.map_or(rustix::process::geteuid().as_raw(), |(uid, _)| uid);
-        let mut key = format!("{tree}-u{owner}-{store}");
+        let mut key = format!("{tree}-u{owner}-{store}-{FORM}");
         let conversions = self.store.conversion_key();
         if !conversions.is_empty() {
             key = format!("{key}-{conversions}");
