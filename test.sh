@@ -29,6 +29,9 @@ PATH="$PATH:/usr/sbin:/sbin" need apparmor_parser apparmor
 # Of the system's own Python: others can't be copied into a test's home.
 /usr/bin/python3 -c 'import pytest' 2>/dev/null || get pytest python3-pytest
 
+# Changes what a program takes for the time.
+ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || get libfaketime libfaketime
+
 python3 -m pip --version >/dev/null 2>&1 || get pip python3-pip
 
 # Where these can't be had, the tests that run them fail and say so.

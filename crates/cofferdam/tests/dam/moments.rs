@@ -151,6 +151,47 @@ fn a_name_is_taken_once() {
     assert!(world.dam(["diff", "t"]).expect_code(0).stdout.contains("three.txt"));
 }
 
+/// `dam` under a clock that is set, two days back or three on, while its command runs
+/// (by `libfaketime`, which changes what the C library says).
+#[test]
+fn a_clock_that_is_set_while_a_task_runs_changes_no_timeout_and_no_landing() {
+    let library = std::fs::read_dir("/usr/lib").expect("/usr/lib").filter_map(Result::ok);
+    let library = library
+        .map(|dir| dir.path().join("faketime/libfaketime.so.1"))
+        .find(|file| file.is_file())
+        .expect("the package libfaketime is installed");
+    for set in ["-2d", "+3d"] {
+        let world = World::new();
+        let now = world.dir().join("now");
+        std::fs::write(&now, "+0").expect("write");
+        let start = |name: &str, options: &[&str], script: &str| {
+            let run = ["run", "--name", name];
+            let mut command =
+                world.dam_command([&run, options, &["--", "sh", "-c", script]].concat());
+            command
+                .env("LD_PRELOAD", &library)
+                .env("FAKETIME_TIMESTAMP_FILE", &now)
+                .env("FAKETIME_NO_CACHE", "1")
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped());
+            let child = command.spawn().expect("dam");
+            until("its command runs", || {
+                let listed = world.dam(["list"]).stdout;
+                listed.lines().any(|line| line.starts_with(name) && line.contains("running"))
+            });
+            std::fs::write(&now, set).expect("write");
+            Done::from(child.wait_with_output().expect("dam"))
+        };
+        let checked = ["--check", "grep -q new a.txt", "--timeout", "60s"];
+        start("one", &checked, "sleep 2; echo new > a.txt").expect_code(0);
+        start("two", &["--no-check", "--timeout", "2s"], "sleep 600").expect_code(7);
+        assert_eq!(world.read("a.txt"), "new\n", "{set}");
+        assert_eq!(world.git(["status", "--porcelain"]), "", "{set}");
+        assert_eq!([world.state_of("one"), world.state_of("two")], ["landed", "timed-out"]);
+    }
+}
+
 /// Records from a clock that was a day ahead are in their order, and none is lost.
 #[test]
 fn a_clock_that_was_set_back_loses_no_record() {
