@@ -236,8 +236,8 @@ impl Error {
         match self {
             Error::Ledger(error) => error.is_full(),
             Error::Git(error) if error.is_for_want_of_room() => true,
-            // To the kernel, too many user namespaces are no space as well.
-            Error::Isolation(_) | Error::ToolHome { .. } => false,
+            Error::Isolation(error) => error.is_for_want_of_room(),
+            Error::ToolHome { .. } => false,
             _ => causes(self).any(|cause| {
                 cause.downcast_ref::<std::io::Error>().is_some_and(|error| {
                     use std::io::ErrorKind::{QuotaExceeded, StorageFull};

@@ -212,6 +212,9 @@ impl Tools {
         let SandboxError::Setup { path: Some(path), .. } = &source else {
             return Error::Isolation(source);
         };
+        if source.is_for_want_of_room() {
+            return Error::Isolation(source);
+        }
         let tools = self.dirs.iter().filter(|dir| dir.name != INPUT);
         match tools.into_iter().find(|dir| *path == dir.source || *path == dir.path) {
             Some(dir) => Error::ToolHome { home: dir.called(), remedy: dir.remedy(), source },

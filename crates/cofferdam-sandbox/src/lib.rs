@@ -72,6 +72,14 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
+    /// Whether the disk of a context is full: other steps that the kernel refuses with
+    /// the same error number met a limit on namespaces or mounts.
+    #[must_use]
+    pub fn is_for_want_of_room(&self) -> bool {
+        matches!(self, SandboxError::Setup { step, errno, .. }
+            if *errno == libc::ENOSPC && step == mounts::OVERLAY)
+    }
+
     /// The same, of this path.
     fn of(self, path: &std::path::Path) -> SandboxError {
         match self {

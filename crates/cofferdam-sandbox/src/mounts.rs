@@ -207,12 +207,15 @@ pub fn read_only_overlay(lower: &[String]) -> Result<OwnedFd, SandboxError> {
     overlay(lower, None, None)
 }
 
+/// The step in which the kernel makes directories of its own beside an upper.
+pub(crate) const OVERLAY: &str = "mount the overlay";
+
 fn overlay(
     lower: &[String],
     upper: Option<&str>,
     work: Option<&str>,
 ) -> Result<OwnedFd, SandboxError> {
-    let step = "mount the overlay";
+    let step = OVERLAY;
     let fs = setup(step, None, fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC))?;
     setup(step, None, fsconfig_set_string(&fs, "source", "dam"))?;
     setup(step, None, fsconfig_set_string(&fs, "lowerdir", lower.join(":")))?;
