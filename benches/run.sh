@@ -6,7 +6,7 @@
 #
 #   --out DIR      where tables, JSON and plots go; else they are printed, without plots
 #   --publish      into docs/performance, and the tables into docs/performance.md
-#   --with-jj      builds jj from crates.io when there is none (takes long)
+#   --with-jj      builds jj from its published source when there is none (takes long)
 #   --only-root    not as an ordinary user
 #
 # All other arguments go to `bench.py`. What is measured is a release build made here;
@@ -39,7 +39,7 @@ target=${CARGO_TARGET_DIR:-target}
 cargo build --release --package cofferdam --package cofferdam-core --bins --example context
 jj=$(command -v jj || true)
 if [ -z "$jj" ] && [ -n "$with_jj" ]; then
-    cargo install --locked --root "$target/bench-jj" jj-cli
+    cargo install --locked --root "$target/bench-jj" --version 0.45.1 jj-cli
     jj=$target/bench-jj/bin/jj
 fi
 

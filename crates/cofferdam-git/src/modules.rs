@@ -99,6 +99,11 @@ fn look(
     Ok(())
 }
 
+/// Whether a path that somebody wrote down leads to something below.
+fn is_below(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b".."))
+}
+
 /// The submodules that a tree has and its `.gitmodules` names.
 fn named(store: &Store, tree: &TreeId) -> Result<Vec<(Vec<u8>, CommitId)>, GitError> {
     let listed = store
@@ -111,7 +116,7 @@ fn named(store: &Store, tree: &TreeId) -> Result<Vec<(Vec<u8>, CommitId)>, GitEr
         .stdout
         .split(|byte| *byte == 0)
         .filter_map(|entry| Some(entry.splitn(2, |byte| *byte == b'\n').nth(1)?.to_vec()))
-        .filter(|path| !path.is_empty() && !path.ends_with(b"/"))
+        .filter(|path| is_below(path))
         .collect();
     if !listed.status.success() || paths.is_empty() {
         return Ok(Vec::new());
@@ -121,4 +126,19 @@ fn named(store: &Store, tree: &TreeId) -> Result<Vec<(Vec<u8>, CommitId)>, GitEr
         .filter(|(_, mode, _)| *mode == GITLINK)
         .map(|(path, _, oid)| (path, CommitId(oid)))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_paths_below_are_asked_for() {
+        for good in [b"a".as_slice(), b"a/..b/c d", b"\xff"] {
+            assert!(is_below(good));
+        }
+        for bad in [b"".as_slice(), b"/a", b"a/", b"a//b", b"..", b"a/../b", b"./a"] {
+            assert!(!is_below(bad), "{}", String::from_utf8_lossy(bad));
+        }
+    }
 }
