@@ -15,6 +15,7 @@ use std::collections::HashSet;
 use std::process::Stdio;
 use std::time::Duration;
 
+use cofferdam_git::harvest::SCRATCH;
 use cofferdam_git::lfs;
 use cofferdam_git::publish::Unpin;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
@@ -410,9 +411,11 @@ fn stores(dam: &Dam, kept_by_lfs: &HashSet<String>, report: &mut GcReport) -> Re
         // What git leaves where an import failed, on a full disk for instance.
         for entry in std::fs::read_dir(&path).at("read", &path)? {
             let name = entry.at("read", &path)?.file_name();
-            if name.to_string_lossy().starts_with("fast_import_crash_") {
-                let report = path.join(name);
-                std::fs::remove_file(&report).at("remove", &report)?;
+            let (left, name) = (path.join(&name), name.to_string_lossy().into_owned());
+            if name.starts_with("fast_import_crash_") {
+                std::fs::remove_file(&left).at("remove", &left)?;
+            } else if name.starts_with(SCRATCH) {
+                std::fs::remove_dir_all(&left).at("remove", &left)?;
             }
         }
         let git = || cofferdam_git::GitCommand::ours(&path);

@@ -9,16 +9,14 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout};
+use std::path::Path;
 
+use super::commit::Importer;
 use super::frame::Frame;
 use super::{Refusal, names};
-use crate::alternates::quoted;
 use crate::attributes::{AttributeReader, OfPath, Text};
-use crate::command::Conversation;
 use crate::difference::diff;
 use crate::lfs::{self, Cleaned, Pointer};
 use crate::modules::GITLINK;
@@ -152,9 +150,9 @@ pub fn collect(
                 return Err(Refusal::path(&path, String::from_utf8_lossy(&why)).into());
             }
             Frame::LeftOut { path, what } => left_out.note(&path, &what),
-            Frame::Delete { path } => blobs.importer()?.delete(&path)?,
-            Frame::Clear { path } => {
-                blobs.importer()?.delete(&path)?;
+            Frame::Delete { path, is_dir } => blobs.importer()?.delete(&path, is_dir)?,
+            Frame::Clear { path, is_dir } => {
+                blobs.importer()?.delete(&path, is_dir)?;
                 cleared.retain(|dir| is_below(&path, dir));
                 cleared.push(path);
             }
@@ -328,14 +326,14 @@ struct Blobs<'a> {
     reference: &'a str,
     converts: bool,
     /// Started by the first change.
-    importer: Option<Importer>,
+    importer: Option<Importer<'a>>,
     attributes: Option<AttributeReader>,
     /// Content that was kept beside the objects.
     lfs: Vec<Pointer>,
 }
 
-impl Blobs<'_> {
-    fn importer(&mut self) -> Result<&mut Importer, GitError> {
+impl<'a> Blobs<'a> {
+    fn importer(&mut self) -> Result<&mut Importer<'a>, GitError> {
         if self.importer.is_none() {
             let importer = Importer::start(self.store, self.reference, self.base.0, self.text)?;
             self.importer = Some(importer);
@@ -548,156 +546,6 @@ impl TextStats {
             || self.nul > 0
             || (self.printable >> 7) < self.nonprintable.saturating_sub(end_of_file);
         self.crlf > 0 && !binary
-    }
-}
-
-/// A running `git fast-import`, in the middle of its one commit.
-struct Importer {
-    talk: Option<Conversation>,
-    input: BufWriter<ChildStdin>,
-    out: BufReader<ChildStdout>,
-    store: PathBuf,
-}
-
-impl Importer {
-    fn start(
-        store: &Store,
-        reference: &str,
-        base: &CommitId,
-        text: &CommitText,
-    ) -> Result<Importer, GitError> {
-        let git = store.git().args([
-            "fast-import",
-            "--quiet",
-            "--done",
-            "--force",
-            "--depth=0",
-            "--date-format=now",
-        ]);
-        let mut talk = git.converse()?;
-        let input = BufWriter::with_capacity(1 << 16, talk.child.stdin.take().expect("piped"));
-        let out = BufReader::new(talk.child.stdout.take().expect("piped"));
-        let store = store.dir().to_owned();
-        let mut importer = Importer { talk: Some(talk), input, out, store };
-        let (signature, message) = (text.signature(), text.message.as_bytes());
-        importer.send(
-            format!(
-                "commit {reference}\nmark :1\nauthor {signature} now\ncommitter {signature} now\ndata {}\n",
-                message.len()
-            )
-            .as_bytes(),
-        )?;
-        importer.send(message)?;
-        importer.send(format!("\nfrom {base}\n").as_bytes())?;
-        Ok(importer)
-    }
-
-    /// The error that explains a broken pipe: what git said.
-    fn failed(&mut self, error: &std::io::Error) -> GitError {
-        let mut stderr = String::new();
-        let ended = matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof);
-        if let Some(mut pipe) = self.talk.as_mut().and_then(|talk| talk.child.stderr.take())
-            && ended
-        {
-            let _ = pipe.read_to_string(&mut stderr);
-        }
-        if stderr.is_empty() {
-            stderr = error.to_string();
-        }
-        GitError::of_failed("fast-import".into(), None, stderr)
-    }
-
-    fn send(&mut self, text: &[u8]) -> Result<(), GitError> {
-        self.input.write_all(text).map_err(|error| self.failed(&error))
-    }
-
-    fn line(&mut self) -> Result<String, GitError> {
-        let mut line = String::new();
-        let read = self.input.flush().and_then(|()| self.out.read_line(&mut line));
-        match read {
-            Ok(0) => Err(self.failed(&ErrorKind::UnexpectedEof.into())),
-            Ok(_) => Ok(line.trim_end().to_owned()),
-            Err(error) => Err(self.failed(&error)),
-        }
-    }
-
-    fn delete(&mut self, path: &[u8]) -> Result<(), GitError> {
-        let mut line = b"D ".to_vec();
-        line.extend(quoted(path));
-        line.push(b'\n');
-        self.send(&line)
-    }
-
-    fn put(&mut self, path: &[u8], mode: u32, object: &Oid) -> Result<(), GitError> {
-        let mut line = format!("M {mode:o} {object} ").into_bytes();
-        line.extend(quoted(path));
-        line.push(b'\n');
-        self.send(&line)
-    }
-
-    fn put_inline(
-        &mut self,
-        path: &[u8],
-        mode: u32,
-        content: &mut impl Read,
-        size: u64,
-    ) -> Result<(), GitError> {
-        let mut line = format!("M {mode:o} inline ").into_bytes();
-        line.extend(quoted(path));
-        line.extend(format!("\ndata {size}\n").into_bytes());
-        self.send(&line)?;
-        let copied = std::io::copy(&mut content.take(size), &mut self.input)
-            .map_err(|error| self.failed(&error))?;
-        if copied != size {
-            return Err(Refusal::Helper("a file is cut off".into()).into());
-        }
-        self.send(b"\n")
-    }
-
-    fn commit(mut self) -> Result<(CommitId, TreeId), GitError> {
-        self.send(b"\nget-mark :1\n")?;
-        let commit = self.line()?;
-        self.send(b"ls :1 \"\"\n")?;
-        let tree = self.line()?;
-        self.send(b"done\n")?;
-        let unexpected = |answer: &str| GitError::Unexpected {
-            command: "fast-import".into(),
-            answer: answer.into(),
-        };
-        if let Err(error) = self.input.flush() {
-            return Err(self.failed(&error));
-        }
-        if let Some(talk) = self.talk.take() {
-            talk.end()?;
-        }
-        let commit = Oid::parse(&commit).ok_or_else(|| unexpected(&commit))?;
-        let tree = tree
-            .strip_prefix("040000 tree ")
-            .and_then(|rest| Oid::parse(rest.split('\t').next()?))
-            .ok_or_else(|| unexpected(&tree))?;
-        Ok((CommitId(commit), TreeId(tree)))
-    }
-}
-
-impl Drop for Importer {
-    /// One that is given up in the middle would end by writing a report about it, and
-    /// keep all that it has read so far as a pack.
-    fn drop(&mut self) {
-        let Some(mut talk) = self.talk.take() else { return };
-        let fds = PathBuf::from(format!("/proc/{}/fd", talk.child.id()));
-        let open = std::fs::read_dir(fds).into_iter().flatten().filter_map(Result::ok);
-        let open: Vec<PathBuf> =
-            open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
-        let _ = talk.child.kill();
-        let _ = talk.child.wait();
-        let packs = self.store.join("objects/pack");
-        let is_draft = |path: &&PathBuf| {
-            let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-            path.parent() == Some(&packs) && name.starts_with("tmp_pack_")
-        };
-        for draft in open.iter().filter(is_draft) {
-            let _ = std::fs::remove_file(draft);
-        }
     }
 }
 

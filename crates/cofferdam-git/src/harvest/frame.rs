@@ -11,10 +11,11 @@ const LONGEST: u32 = 1 << 20;
 /// What the scan found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// The base's path is gone.
-    Delete { path: Vec<u8> },
-    /// What the base has below this directory is gone.
-    Clear { path: Vec<u8> },
+    /// The base's path is gone, and what is below it if it is a directory.
+    Delete { path: Vec<u8>, is_dir: bool },
+    /// What the base has here, and below it if it is a directory, is gone; there is
+    /// something else now.
+    Clear { path: Vec<u8>, is_dir: bool },
     /// A file; `size` bytes follow.
     File { path: Vec<u8>, executable: bool, size: u64, attributes: bool },
     /// A symbolic link; `same` says that the base has the very same one.
@@ -58,13 +59,15 @@ fn flag(input: &mut impl Read) -> io::Result<bool> {
 impl Frame {
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
-            Frame::Delete { path } => {
+            Frame::Delete { path, is_dir } => {
                 out.write_all(b"D")?;
-                put(out, path)
+                put(out, path)?;
+                out.write_all(&[u8::from(*is_dir)])
             }
-            Frame::Clear { path } => {
+            Frame::Clear { path, is_dir } => {
                 out.write_all(b"C")?;
-                put(out, path)
+                put(out, path)?;
+                out.write_all(&[u8::from(*is_dir)])
             }
             Frame::File { path, executable, size, attributes } => {
                 out.write_all(b"F")?;
@@ -104,8 +107,8 @@ impl Frame {
         let mut tag = [0];
         input.read_exact(&mut tag)?;
         Ok(match tag[0] {
-            b'D' => Frame::Delete { path: get(input)? },
-            b'C' => Frame::Clear { path: get(input)? },
+            b'D' => Frame::Delete { path: get(input)?, is_dir: flag(input)? },
+            b'C' => Frame::Clear { path: get(input)?, is_dir: flag(input)? },
             b'F' => {
                 let path = get(input)?;
                 let (executable, attributes) = (flag(input)?, flag(input)?);
@@ -132,8 +135,8 @@ mod tests {
     fn what_is_written_is_read() {
         let (path, text) = (b"a\nb\xff".to_vec(), b"words".to_vec());
         let frames = [
-            Frame::Delete { path: path.clone() },
-            Frame::Clear { path: path.clone() },
+            Frame::Delete { path: path.clone(), is_dir: false },
+            Frame::Clear { path: path.clone(), is_dir: true },
             Frame::File { path: path.clone(), executable: true, size: 1 << 40, attributes: false },
             Frame::Symlink { path: path.clone(), target: text.clone(), same: true },
             Frame::Submodule { path: path.clone() },

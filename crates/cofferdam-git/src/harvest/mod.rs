@@ -29,6 +29,7 @@
 //! | below a submodule | refused by name |
 
 mod collect;
+mod commit;
 mod frame;
 mod names;
 mod scan;
@@ -36,6 +37,7 @@ mod scan;
 pub use collect::{
     ChangeCounts, ChangeSet, ChangedPath, Collected, CommitText, NAMED, Onto, collect,
 };
+pub use commit::SCRATCH;
 pub use scan::{Rules, scan, scan_copy};
 
 use cofferdam_tree::BytePath;

@@ -160,7 +160,8 @@ impl<W: Write> Scan<'_, W> {
         }
         let below = self.type_in_lower(path)?;
         if matches!(entry.found, Found::Whiteout) && !self.whole {
-            Frame::Delete { path: path.to_vec() }.write(&mut self.out)?;
+            let is_dir = below == Some(FileType::Directory);
+            Frame::Delete { path: path.to_vec(), is_dir }.write(&mut self.out)?;
             return Ok(Visit::Skip);
         }
         let is_dir = matches!(entry.found, Found::Dir { .. });
@@ -179,7 +180,8 @@ impl<W: Write> Scan<'_, W> {
             if symlink && below == Some(FileType::Directory) && self.is_behind_a_loop(path)? {
                 self.refuse(path, "is an ignored link in a loop, in place of a tracked directory")?;
             } else if below.is_some() {
-                Frame::Clear { path: path.to_vec() }.write(&mut self.out)?;
+                let is_dir = below == Some(FileType::Directory);
+                Frame::Clear { path: path.to_vec(), is_dir }.write(&mut self.out)?;
             }
             return Ok(Visit::Skip);
         }
@@ -196,7 +198,8 @@ impl<W: Write> Scan<'_, W> {
             Found::Dir { opaque } => {
                 if (*opaque && !self.whole) || below.is_some_and(|kind| kind != FileType::Directory)
                 {
-                    Frame::Clear { path: path.to_vec() }.write(&mut self.out)?;
+                    let is_dir = below == Some(FileType::Directory);
+                    Frame::Clear { path: path.to_vec(), is_dir }.write(&mut self.out)?;
                 }
                 let was_empty = below == Some(FileType::Directory)
                     && is_empty(&self.lower, path)?
@@ -302,7 +305,7 @@ impl<W: Write> Scan<'_, W> {
                 Ok(Visit::Skip)
             }
             (None, None) => {
-                Frame::Delete { path: entry.path.to_vec() }.write(&mut self.out)?;
+                Frame::Delete { path: entry.path.to_vec(), is_dir }.write(&mut self.out)?;
                 Ok(Visit::Skip)
             }
             (Some(FileType::Directory), _) if is_dir => Ok(Visit::Descend),

@@ -131,7 +131,7 @@ fn one(world: &World, script: &str, compare: bool) -> Peaks {
 /// Nothing of a task is left but its record.
 #[track_caller]
 fn left_nothing(world: &World) {
-    let task = "find ../state/tasks -mindepth 2 -maxdepth 2 -printf '%f\\n' | sort -u";
+    let task = "find ../state/contexts/tasks -mindepth 2 -maxdepth 2 -printf '%f\\n' | sort -u";
     let left = world.sh(task);
     for gone in ["upper", "work", "tmp", "home", "merge", "checks"] {
         assert!(!left.lines().any(|name| name == gone), "{left}");
