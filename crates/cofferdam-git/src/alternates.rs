@@ -2,11 +2,11 @@
 //! a variable, between colons. An entry that would be read otherwise stands in
 //! quotes, as a string in C.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::{GitError, IoContext};
+use crate::{GitError, IoContext, below};
 
 /// What a file with these directories holds.
 pub(crate) fn file_of<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Vec<u8> {
@@ -40,7 +40,7 @@ pub(crate) fn of(objects: &Path) -> Result<Vec<PathBuf>, GitError> {
         .filter(|line| !line.is_empty() && !line.starts_with(b"#"))
         .map(|line| {
             let path = unquoted(line).unwrap_or_else(|| line.to_vec());
-            objects.join(OsStr::from_bytes(&path))
+            below(objects, &path)
         })
         .collect())
 }

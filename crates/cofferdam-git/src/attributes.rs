@@ -6,11 +6,10 @@
 //! that serves as the work tree of a call, every git since 2.38 does.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::command::Conversation;
-use crate::{GitError, IoContext, Store};
+use crate::{GitError, IoContext, Store, below};
 
 const NAME: &[u8] = b".gitattributes";
 
@@ -29,7 +28,7 @@ pub(crate) struct AttributesDir<'a>(pub &'a Path);
 
 impl AttributesDir<'_> {
     fn place(&self, path: &[u8]) -> PathBuf {
-        self.0.join(std::ffi::OsStr::from_bytes(path))
+        below(self.0, path)
     }
 
     pub(crate) fn put(&self, path: &[u8], content: &[u8]) -> Result<(), GitError> {

@@ -33,7 +33,7 @@ use crate::difference::{Difference, diff};
 use crate::index::{self, Index, IndexWriter, NewEntry};
 use crate::lfs::{self, Pointer};
 use crate::modules::{GITLINK, Module};
-use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, gitdir, merge};
+use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, below, gitdir, merge};
 
 /// What a layer is made of by this version: an older one is not used.
 const FORM: &str = "f2";
@@ -328,7 +328,7 @@ impl LayerMaker<'_> {
             return Err(GitError::Submodule { path, commit: commit.clone() });
         };
         let maker = LayerMaker { store: &module.store, ..*self };
-        let place = lfs::below(top, &module.path);
+        let place = below(top, &module.path);
         let git_dir = top.join(module.git_dir());
         let beside = top.parent().unwrap_or(top);
         let places = Places { top: &place, git_dir: &git_dir, beside, attributes: None };
@@ -378,7 +378,7 @@ impl LayerMaker<'_> {
         let mut index = self.read_index(&index_file)?;
         while let Some(entry) = index.next()? {
             if attributes::is_attributes(entry.path) && entry.mode != SYMLINK {
-                let path = lfs::below(top, entry.path);
+                let path = below(top, entry.path);
                 let content = std::fs::read(&path).at("read", &path)?;
                 AttributesDir(attributes).put(entry.path, &content)?;
             }
@@ -389,7 +389,7 @@ impl LayerMaker<'_> {
         let mut links = Vec::new();
         let mut pointers = self.pointers(attributes)?;
         while let Some(entry) = index.next()? {
-            let path = lfs::below(top, entry.path);
+            let path = below(top, entry.path);
             let stat = match entry.mode {
                 GITLINK => {
                     links.extend(entry.oid().map(|commit| (entry.path.to_vec(), commit)));
@@ -420,8 +420,9 @@ impl LayerMaker<'_> {
 
     /// Tells which files Git LFS keeps by attributes in `dir`, when it can keep any.
     fn pointers(&self, dir: &Path) -> Result<Option<AttributeReader>, GitError> {
-        let kept = lfs::may_apply(dir) || self.store.converts_by_itself();
-        if !kept || self.store.lfs.leaves_pointers() {
+        let kept =
+            || lfs::is_named_below(dir) || self.store.outer_attributes().any(lfs::is_named_in);
+        if self.store.lfs.leaves_pointers() || !kept() {
             return Ok(None);
         }
         AttributeReader::start(self.store, dir).map(Some)

@@ -9,9 +9,7 @@
 //!
 //! The format of pointers is that of the Git LFS specification, version 1.
 
-use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use cofferdam_failpoint::hit;
@@ -284,18 +282,22 @@ pub fn publish(lfs: &Lfs, repo: &Repository, pointers: &[Pointer]) -> Result<(),
     Ok(())
 }
 
-/// Whether attributes files below `dir` can put anything under the filter.
-pub(crate) fn may_apply(dir: &Path) -> bool {
+/// Whether an attributes file below `dir` names the filter.
+pub(crate) fn is_named_below(dir: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(dir) else { return false };
     entries.filter_map(Result::ok).any(|entry| {
         let path = entry.path();
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            may_apply(&path)
+            is_named_below(&path)
         } else {
-            std::fs::read(&path)
-                .is_ok_and(|text| text.windows(10).any(|bytes| bytes == b"filter=lfs"))
+            is_named_in(path)
         }
     })
+}
+
+/// Whether an attributes file names the filter.
+pub(crate) fn is_named_in(file: PathBuf) -> bool {
+    std::fs::read(file).is_ok_and(|text| text.windows(10).any(|bytes| bytes == b"filter=lfs"))
 }
 
 /// The pointer that a file is.
@@ -305,11 +307,6 @@ pub(crate) fn pointer_in(file: &Path) -> io::Result<Option<Pointer>> {
         return Ok(None);
     }
     Ok(Pointer::parse(&std::fs::read(file)?))
-}
-
-/// A path as the file system takes it.
-pub(crate) fn below(top: &Path, path: &[u8]) -> PathBuf {
-    top.join(OsStr::from_bytes(path))
 }
 
 #[cfg(test)]

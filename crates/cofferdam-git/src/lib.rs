@@ -46,7 +46,9 @@ pub use repo::{Discovered, Discovery, Repository};
 pub use store::Store;
 pub use told::Told;
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 /// Why a step with git failed.
 #[derive(Debug, thiserror::Error)]
@@ -174,6 +176,11 @@ fn missing_object(stderr: &str) -> Option<Oid> {
         ["cannot read ", "unable to read ", "Could not read ", "bad object ", "missing "];
     let line = stderr.lines().find(|line| SAYS.iter().any(|said| line.contains(said)))?;
     line.split(|c: char| !c.is_ascii_hexdigit()).find_map(Oid::parse)
+}
+
+/// A path of a tree in a directory.
+fn below(top: &Path, path: &[u8]) -> PathBuf {
+    top.join(OsStr::from_bytes(path))
 }
 
 pub(crate) trait IoContext<T> {

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{CommitId, GitError, PersonConfig, Repository, Store, TreeId, lfs, merge};
+use crate::{CommitId, GitError, PersonConfig, Repository, Store, TreeId, below, merge};
 
 /// The mode of a submodule's entry in a tree.
 pub(crate) const GITLINK: u32 = 0o160_000;
@@ -39,7 +39,7 @@ impl Module {
                 other => name.push(*other),
             }
         }
-        lfs::below(Path::new(".git/modules"), &name)
+        below(Path::new(".git/modules"), &name)
     }
 
     /// The way from its directory to the top.
@@ -77,7 +77,7 @@ fn look(
         return Ok(());
     }
     for (path, commit) in named(store, tree)? {
-        let dir = lfs::below(top, &path);
+        let dir = below(top, &path);
         if dir.join(".git").symlink_metadata().is_err() {
             continue;
         }

@@ -78,9 +78,13 @@ impl Store {
     /// Whether attributes outside of the tree or settings can change what a file becomes.
     #[must_use]
     pub fn converts_by_itself(&self) -> bool {
-        !self.conversions.is_empty()
-            || self.attributes_file.is_some()
-            || self.dir.join("info/attributes").is_file()
+        !self.conversions.is_empty() || self.outer_attributes().next().is_some()
+    }
+
+    /// The attributes files outside of the tree that count.
+    pub(crate) fn outer_attributes(&self) -> impl Iterator<Item = PathBuf> {
+        let own = self.dir.join("info/attributes");
+        self.attributes_file.iter().cloned().chain([own]).filter(|file| file.is_file())
     }
 
     /// What of the person's settings a checked-out tree depends on, as a word.

@@ -38,8 +38,6 @@ pub use lock::{LockDraft, LockRecord, clean_up, forget_drafts};
 pub use resume::resume;
 pub use worktree::{Worktree, worktrees_on};
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -49,7 +47,7 @@ use cofferdam_tree::BytePath;
 use crate::difference::{Changes, Differences};
 use crate::modules::GITLINK;
 use crate::publish::Locked;
-use crate::{CommitId, GitCommand, GitError, IoContext, Repository, Told, alternates};
+use crate::{CommitId, GitCommand, GitError, IoContext, Repository, Told, alternates, below};
 use absent::Absent;
 use lock::IndexLock;
 use look::Look;
@@ -253,7 +251,7 @@ impl<'a> Follow<'a> {
     }
 
     fn place(&self, path: &[u8]) -> PathBuf {
-        self.worktree.dir.join(OsStr::from_bytes(path))
+        below(&self.worktree.dir, path)
     }
 
     /// Step 2.

@@ -133,3 +133,15 @@ fn a_crash_while_content_is_published_leaves_it_to_be_landed() {
         assert_eq!(world.git(["lfs", "fsck"]), "Git LFS fsck OK");
     }
 }
+
+#[test]
+fn attributes_outside_of_the_tree_count() {
+    let world = kept();
+    world.sh("git rm -q --cached .gitattributes; mv .gitattributes .git/info/attributes; \
+         git commit -qm outside");
+    world
+        .run(&["--no-check"], "test $(stat -c %s a.bin) = 300000 && printf new > n.bin")
+        .expect_code(0);
+    assert!(world.git(["show", "main:n.bin"]).ends_with("size 3"));
+    assert_eq!(world.git(["status", "--porcelain"]), "");
+}
