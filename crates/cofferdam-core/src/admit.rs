@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{Discovered, PersonConfig, Repository, Started, gitdir, merge};
+use cofferdam_git::{Discovered, Objects, PersonConfig, Repository, Started, gitdir};
 use cofferdam_ledger::{NewTask, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
@@ -48,7 +48,7 @@ pub(crate) fn admit<'a>(
             Some(Config::of(head, file)?.joined(&dam.own))
         }
         (head, _) => match head {
-            Some(head) => Some(Config::at(&store, head)?.joined(&dam.own)),
+            Some(head) => Some(Config::at(&mut Objects::start(&store)?, head)?.joined(&dam.own)),
             None => None,
         },
     };
@@ -84,7 +84,7 @@ pub(crate) fn admit<'a>(
     // What the repository asks for is what the target's tip says, whatever the base.
     let asked = match at_head {
         Some(config) if head.as_ref() == Some(&tip) => config,
-        _ => Config::at(&store, &tip)?.joined(&dam.own),
+        _ => Config::at(&mut Objects::start(&store)?, &tip)?.joined(&dam.own),
     };
     if let Some(level) = asked.level.filter(|level| *level > request.level) {
         let message = format!("`cofferdam.toml` asks for level `{level}` at least");
@@ -114,7 +114,7 @@ pub(crate) fn admit<'a>(
     }
     // The base is the target's tip, which need not be what is checked out.
     if request.base.is_none() && tip != found.commit {
-        found.tree = merge::tree_of(&store, &tip)?;
+        found.tree = store.tree_of(&tip)?;
         found.commit = tip;
     }
     let owner_of = found.repo.worktree.clone().unwrap_or_else(|| found.repo.common_dir.clone());

@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cofferdam_git::{CommitId, Store};
+use cofferdam_git::{CommitId, Objects};
 use cofferdam_sandbox::Limits;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -124,8 +124,9 @@ impl Config {
     ///
     /// # Errors
     /// [`Error::Config`] that names the key, [`Error::Git`].
-    pub fn at(store: &Store, commit: &CommitId) -> Result<Config, Error> {
-        Config::of(commit, store.top_file(commit, FILE)?)
+    pub fn at(objects: &mut Objects, commit: &CommitId) -> Result<Config, Error> {
+        let tree = objects.tree_of(commit)?;
+        Config::of(commit, objects.top_file(&tree, FILE)?)
     }
 
     /// Reads the content of the file of a commit, if it has one.

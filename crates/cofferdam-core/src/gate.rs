@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cofferdam_git::gitdir;
-use cofferdam_git::{CommitId, TreeId, merge};
+use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
 use cofferdam_sandbox::{Network, Wall};
 use sha2::{Digest, Sha256};
@@ -195,7 +195,7 @@ fn fails_on_the_tip(
     number: usize,
     environment: &str,
 ) -> Result<Option<bool>, Error> {
-    let tree = merge::tree_of(&job.store, tip)?;
+    let tree = job.store.tree_of(tip)?;
     let tip = Candidate { tip: tip.clone(), commit: tip.clone(), tree };
     let key = verdict_key(&tip, &[], check, environment, 0);
     let outcome = match job.dam.ledger.verdict(&key)? {

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use cofferdam_git::difference::{Changes, Difference};
 use cofferdam_git::harvest::NAMED;
-use cofferdam_git::{GitError, Store, Told, TreeId, merge, pattern};
+use cofferdam_git::{GitError, Objects, Oid, Told, TreeId, merge, pattern};
 use serde::Deserialize;
 
 use crate::Error;
@@ -29,7 +29,9 @@ static LIST: LazyLock<List> =
     LazyLock::new(|| toml::from_str(DATA).expect("the list is read by a test"));
 
 /// A larger file is not read for its keys: it counts as a whole.
-const LARGEST: usize = 4 << 20;
+const LARGEST: u64 = 4 << 20;
+/// A link's target can't be longer, in bytes (`PATH_MAX`).
+const LONGEST_PATH: u64 = 4096;
 /// How many links in a row are followed.
 const LINKS: usize = 8;
 /// Words of a command that are looked for in the tree.
@@ -109,6 +111,7 @@ pub(crate) fn protected(changes: &Changes<'_>, patterns: &[String]) -> Result<To
 /// [`Error::Git`] when the trees can't be read.
 pub(crate) fn look(
     job: &Job<'_>,
+    objects: &mut Objects,
     candidate: &Candidate,
     tip_tree: &TreeId,
     changes: &Changes<'_>,
@@ -121,12 +124,12 @@ pub(crate) fn look(
     }
     let top = &job.place.top;
     let words: Vec<Word> = checks.iter().flat_map(|check| words(&check.run, top)).collect();
-    let named = named(&job.store, tip_tree, &words)?;
+    let named = named(objects, tip_tree, &words)?;
     let spoken_of: BTreeSet<&[u8]> =
         words.iter().flat_map(|word| [word.path.as_slice(), parent(&word.path)]).collect();
     let trees = [tip_tree, &candidate.tree];
-    let linked = linked(&job.store, trees, changes, &spoken_of)?;
-    let shadows = shadow::find(&job.store, trees, changes, checks, &spoken_of)?;
+    let linked = linked(objects, trees, changes, &spoken_of)?;
+    let shadows = shadow::find(objects, trees, changes, checks, &spoken_of)?;
     let patterns = || checks.iter().flat_map(|check| &check.pinned);
     let is_pinned = |change: &Difference| {
         let path = &change.path;
@@ -146,7 +149,7 @@ pub(crate) fn look(
         {
             Some(String::new())
         } else {
-            obeyed(&job.store, change)?
+            obeyed(objects, change)?
         };
         if let Some(part) = part {
             let path = String::from_utf8_lossy(path).into_owned();
@@ -328,7 +331,7 @@ fn is_looked_for(name: &[u8]) -> bool {
 /// changes, and in directories that a command speaks of. Not of all: a tree can have a
 /// million directories.
 fn linked(
-    store: &Store,
+    objects: &mut Objects,
     trees: [&TreeId; 2],
     changes: &Changes<'_>,
     spoken_of: &BTreeSet<&[u8]>,
@@ -336,7 +339,7 @@ fn linked(
     let mut found = [Vec::new(), Vec::new()];
     let mut look_in = |some: &[Vec<u8>]| -> Result<(), Error> {
         for (tree, found) in trees.iter().zip(&mut found) {
-            merge::each_entry(store, tree, some, |path, mode, object| {
+            objects.each_entry(tree, some, |path, mode, object| {
                 if mode & TYPE == LINK && is_looked_for(name(path)) {
                     found.push((path.to_vec(), mode, object));
                 }
@@ -391,7 +394,7 @@ fn linked(
             let mut next = Vec::new();
             for (path, mode, object) in found {
                 if mode & TYPE == LINK {
-                    next.extend(target(store, &path, object.as_str())?);
+                    next.extend(target(objects, &path, &object)?);
                 }
             }
             if next.is_empty() {
@@ -399,7 +402,7 @@ fn linked(
             }
             found = Vec::new();
             for some in next.chunks(AT_ONCE) {
-                found.extend(merge::entries(store, tree, some)?);
+                found.extend(objects.entries(tree, some)?);
             }
             targets.extend(next);
         }
@@ -425,7 +428,7 @@ fn clean(path: &Path) -> Option<Vec<u8>> {
 
 /// The programs and scripts that `words` name in a tree, also below a directory that
 /// one of them names (`cd sub && ./ci`), and the links that lead to them.
-fn named(store: &Store, tree: &TreeId, words: &[Word]) -> Result<Vec<Vec<u8>>, Error> {
+fn named(objects: &mut Objects, tree: &TreeId, words: &[Word]) -> Result<Vec<Vec<u8>>, Error> {
     const EXECUTABLE: u32 = 0o100_755;
     /// A path to be looked at, and the links that led to it.
     type Asked = (Word, Vec<Vec<u8>>);
@@ -437,7 +440,7 @@ fn named(store: &Store, tree: &TreeId, words: &[Word]) -> Result<Vec<Vec<u8>>, E
         }
         let paths: Vec<Vec<u8>> = ask.iter().map(|(word, _)| word.path.clone()).collect();
         let mut next: Vec<Asked> = Vec::new();
-        for (path, mode, object) in merge::entries(store, tree, &paths)? {
+        for (path, mode, object) in objects.entries(tree, &paths)? {
             let Some((word, links)) = ask.iter().find(|(word, _)| word.path == path) else {
                 continue;
             };
@@ -448,7 +451,7 @@ fn named(store: &Store, tree: &TreeId, words: &[Word]) -> Result<Vec<Vec<u8>>, E
                 })),
                 DIR => {}
                 LINK => {
-                    if let Some(target) = target(store, &path, object.as_str())? {
+                    if let Some(target) = target(objects, &path, &object)? {
                         let links = [links.as_slice(), &[path]].concat();
                         next.push((Word { path: target, ..word.clone() }, links));
                     } else if word.script {
@@ -469,16 +472,16 @@ fn named(store: &Store, tree: &TreeId, words: &[Word]) -> Result<Vec<Vec<u8>>, E
 }
 
 /// Where a link in a tree leads, when that is in the tree.
-fn target(store: &Store, link: &[u8], object: &str) -> Result<Option<Vec<u8>>, Error> {
+fn target(objects: &mut Objects, link: &[u8], object: &Oid) -> Result<Option<Vec<u8>>, Error> {
     use std::os::unix::ffi::OsStrExt;
-    let text = store.git().args(["cat-file", "blob", object]).run()?;
+    let Some(text) = objects.blob(object, LONGEST_PATH)? else { return Ok(None) };
     let dir = Path::new(std::ffi::OsStr::from_bytes(link)).parent().unwrap_or(Path::new(""));
     let text = Path::new(std::ffi::OsStr::from_bytes(&text));
     Ok(if text.is_absolute() { None } else { clean(&dir.join(text)) })
 }
 
 /// Whether a runner obeys what a difference changes: which part of it, in words.
-fn obeyed(store: &Store, difference: &Difference) -> Result<Option<String>, Error> {
+fn obeyed(objects: &mut Objects, difference: &Difference) -> Result<Option<String>, Error> {
     let path = &difference.path;
     let files = LIST.runner.iter().flat_map(|runner| &runner.files);
     if files.into_iter().any(|file| pattern::matches(file, path)) {
@@ -491,16 +494,16 @@ fn obeyed(store: &Store, difference: &Difference) -> Result<Option<String>, Erro
     let Some(keyed) = LIST.keyed.iter().find(|keyed| pattern::matches(&keyed.file, path)) else {
         return Ok(None);
     };
-    let read = |mode: u32, object: &str| -> Result<Option<Vec<u8>>, Error> {
+    let mut read = |mode: u32, object: &Oid| -> Result<Option<Vec<u8>>, Error> {
         match mode & TYPE {
             0 => Ok(Some(Vec::new())),
-            0o100_000 => Ok(Some(store.git().args(["cat-file", "blob", object]).run()?)),
+            0o100_000 => Ok(objects.blob(object, LARGEST)?),
             // A link, or a submodule: it leads to another file.
             _ => Ok(None),
         }
     };
-    let old = read(difference.old_mode, difference.old.as_str())?;
-    let new = read(difference.new_mode, difference.new.as_str())?;
+    let old = read(difference.old_mode, &difference.old)?;
+    let new = read(difference.new_mode, &difference.new)?;
     let (Some(old), Some(new)) = (old, new) else { return Ok(Some(String::new())) };
     let changed = match (keyed.format.read(&old), keyed.format.read(&new)) {
         (Some(old), Some(new)) => {
@@ -515,9 +518,6 @@ fn obeyed(store: &Store, difference: &Difference) -> Result<Option<String>, Erro
 
 impl Format {
     fn read(&self, bytes: &[u8]) -> Option<serde_json::Value> {
-        if bytes.len() > LARGEST {
-            return None;
-        }
         let text = std::str::from_utf8(bytes).ok()?;
         if text.trim().is_empty() {
             return Some(serde_json::Value::Null);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use cofferdam_git::difference::{self, Changes};
 use cofferdam_git::merge::{self, Conflict, Merged};
-use cofferdam_git::{Told, TreeId, lfs};
+use cofferdam_git::{Objects, Told, TreeId, lfs};
 use cofferdam_ledger::{
     Change as LedgerChange, Durability, NewPublication, PublicationState, State,
 };
@@ -160,6 +160,8 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         job.end(State::Ready, "what Git LFS keeps can't be sent to a remote yet")?;
         return Ok(None);
     }
+    // Started now, it is there when the target has answered.
+    let mut objects = Objects::start(&job.store)?;
     let now = target.open(&job.repo, &job.store).fingerprint()?;
     let tip = match (&target, now) {
         (TargetRef::NewBranch { .. }, Some(_)) => {
@@ -175,7 +177,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
             return Ok(None);
         }
     };
-    let tip_tree = merge::tree_of(&job.store, &tip)?;
+    let tip_tree = objects.tree_of(&tip)?;
     let attributes = job.stack()?.attributes(&job.dam.layers);
     let scratch = job.dir.path().join("merge");
     std::fs::create_dir_all(&scratch).at("make", &scratch)?;
@@ -200,7 +202,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         job.end(State::Empty, &format!("`{target}` holds the whole change already"))?;
         return Ok(None);
     }
-    let config = Config::at(&job.store, &tip)?.joined(&job.dam.own);
+    let config = Config::at(&mut objects, &tip)?.joined(&job.dam.own);
     let commit = if tip == base && tree == change_tree {
         change
     } else {
@@ -228,7 +230,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         job.end(State::Rejected, &format!("`land.protect` protects {protected}"))?;
         return Ok(None);
     }
-    let files = judge_files::look(job, &candidate, &tip_tree, &changes, &checks)?;
+    let files = judge_files::look(job, &mut objects, &candidate, &tip_tree, &changes, &checks)?;
     drop(changes);
     job.facts.check_changes.clone_from(&files.changed);
     job.facts.check_changes_allowed = job.request.allow_check_changes;
@@ -248,7 +250,7 @@ fn conflict(job: &Job<'_>, base_tree: &TreeId, conflict: Conflict) -> Result<Str
     let (mut carried, mut of_target) = (Told::new(TOLD), conflict.paths);
     if job.request.carry_dirty {
         let pinned = Facts::need("base", job.facts.pinned.as_ref())?;
-        let before = merge::tree_of(&job.store, pinned)?;
+        let before = job.store.tree_of(pinned)?;
         for difference in difference::diff(&job.store, &before, base_tree, false)? {
             let difference = difference?;
             let path = difference.path.as_slice();
@@ -317,7 +319,7 @@ fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error>
     Meter::begin(job.reporter, "landing");
     // The promise itself, not a formality: a merger that took another base once
     // landed trees that nobody had verified.
-    let landing = merge::tree_of(&job.store, &candidate.commit)?;
+    let landing = job.store.tree_of(&candidate.commit)?;
     let judged_other = job.facts.checks.iter().any(|check| check.tree != landing.as_str());
     if landing != candidate.tree || judged_other {
         return Err(Error::Internal("what would land is not what was verified".into()));

@@ -1,4 +1,5 @@
-//! What of the checkout a task does not see, found out beside the task.
+//! What of the checkout a task does not see, found out beside the task; and what else
+//! has time until then.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout};
@@ -15,16 +16,19 @@ use crate::report::Event;
 /// How long a command runs before the checkout is looked at beside it.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
+/// So many packs of the store become one beside a task.
+const PACKS: usize = 16;
+
 /// Runs `run` and meanwhile looks what of the checkout the task does not see. On
 /// a large repository that takes longer than many a task: it ends with `run`, and
 /// is not begun for one that is over at once. For any other, the git that waits to
-/// remove the pin is let go: it would wait all night.
+/// remove the pin is let go (it would wait all night), and packs are gathered.
 pub(crate) fn beside_a_look<T>(
     job: &Job<'_>,
     pin: &Mutex<Option<Pin>>,
     run: impl FnOnce() -> T,
 ) -> T {
-    let (repo, reporter) = (&job.repo, job.reporter);
+    let (repo, store, reporter) = (&job.repo, &job.store, job.reporter);
     let nothing_to_see = repo.worktree.is_none() || job.request.carry_dirty;
     let look = &Mutex::new(Look::default());
     let (over, is_over) = std::sync::mpsc::channel::<()>();
@@ -34,6 +38,8 @@ pub(crate) fn beside_a_look<T>(
                 return;
             }
             drop(pin.lock().expect("pin").take());
+            // Whoever can't will be told when it has to write there itself.
+            let _ = store.gather_packs(PACKS);
             if nothing_to_see {
                 return;
             }

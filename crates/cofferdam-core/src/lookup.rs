@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use cofferdam_git::{PersonConfig, Repository, merge};
+use cofferdam_git::{Objects, PersonConfig, Repository};
 use cofferdam_sandbox::Ids;
 use cofferdam_sandbox::view::SYSTEM_DIRS;
 
@@ -52,13 +52,14 @@ pub fn look_up(dam: &Dam, dir: &Path, argv: &[OsString]) -> Result<Sight, Error>
     let store = dam.store(&repo, &config)?;
     let place = Place::new(dam, &repo, &config, &store, Vec::new(), ids)?;
     let head = repo.resolve("HEAD")?;
-    let tree = head.map(|head| merge::tree_of(&store, &head)).transpose()?;
-    let in_base = |path: &Path| -> Result<bool, Error> {
+    let mut objects = Objects::start(&store)?;
+    let tree = head.map(|head| objects.tree_of(&head)).transpose()?;
+    let mut in_base = |path: &Path| -> Result<bool, Error> {
         let Some(tree) = &tree else { return Ok(false) };
         let path = vec![path.as_os_str().as_bytes().to_vec()];
-        Ok(!merge::entries(&store, tree, &path)?.is_empty())
+        Ok(!objects.entries(tree, &path)?.is_empty())
     };
-    let seen = |file: &Path| -> Result<bool, Error> {
+    let mut seen = |file: &Path| -> Result<bool, Error> {
         if let Ok(below) = file.strip_prefix(&place.top) {
             return in_base(below);
         }

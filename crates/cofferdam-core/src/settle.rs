@@ -41,6 +41,8 @@ pub const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long a command may delete by itself. A small context takes a millisecond
 /// or two, less than starting a process for it; on a busy machine a few more.
 const AT_ONCE: Duration = Duration::from_millis(50);
+/// So many packs of a store become one while a person waits.
+const PACKS: usize = 64;
 
 /// The parts of a task's directory that are its context.
 const CONTEXT: &[&str] = &[
@@ -129,6 +131,9 @@ pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
     }
     if job.facts.change.is_some() || job.request.carry_dirty {
         forget_refs(job)?;
+        // Where no task is long enough for this to be done beside it. Packs that stay
+        // cost time and nothing else.
+        let _ = job.store.gather_packs(PACKS);
     }
     cofferdam_failpoint::hit("settle:record").at("settle", job.dir.path())?;
     job.dam.ledger.settle(&job.id)?;

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use cofferdam_git::{Repository, Store};
+use cofferdam_git::{Objects, Repository, Store};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -65,7 +65,8 @@ pub fn look(dam: &Dam, dir: &Path, into: Option<&str>) -> Result<(Repository, Tr
     let head = repo
         .resolve("HEAD")?
         .ok_or_else(|| cofferdam_git::GitError::Unborn(repo.common_dir.clone()))?;
-    let mut config = Config::at(&store, &head)?.joined(&dam.own);
+    let mut objects = Objects::start(&store)?;
+    let mut config = Config::at(&mut objects, &head)?.joined(&dam.own);
     let mut commit = head;
     if let Some(into) = into.map(str::to_owned).or(config.into) {
         let tip = match repo.resolve(&format!("refs/heads/{into}"))? {
@@ -74,7 +75,7 @@ pub fn look(dam: &Dam, dir: &Path, into: Option<&str>) -> Result<(Repository, Tr
             None => repo.resolve(&format!("refs/remotes/{into}"))?,
         };
         commit = tip.ok_or_else(|| Error::usage(format!("there is no branch `{into}`"), None))?;
-        config = Config::at(&store, &commit)?;
+        config = Config::at(&mut objects, &commit)?;
     }
     let asks = config.asks;
     let report = TrustReport {

@@ -414,6 +414,12 @@ impl Conversation {
         })
     }
 
+    /// Ends it, wherever it is.
+    pub fn stop(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Closes its input, waits for it, and gives an error unless it was content.
     ///
     /// # Errors

@@ -68,6 +68,12 @@ impl Differences {
         Ok(Differences { git: Some(git), out })
     }
 
+    fn stop(&mut self) {
+        if let Some(git) = self.git.take() {
+            git.stop();
+        }
+    }
+
     fn unknown(&self, answer: &str) -> GitError {
         let command = self.git.as_ref().map(|git| git.command.clone()).unwrap_or_default();
         GitError::Unexpected { command, answer: answer.to_owned() }
@@ -112,7 +118,7 @@ impl Iterator for Differences {
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.read().transpose();
         if matches!(next, Some(Err(_))) {
-            stop(&mut self.git);
+            self.stop();
         }
         next
     }
@@ -120,14 +126,7 @@ impl Iterator for Differences {
 
 impl Drop for Differences {
     fn drop(&mut self) {
-        stop(&mut self.git);
-    }
-}
-
-fn stop(git: &mut Option<Conversation>) {
-    if let Some(mut git) = git.take() {
-        let _ = git.child.kill();
-        let _ = git.child.wait();
+        self.stop();
     }
 }
 

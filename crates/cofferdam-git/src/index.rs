@@ -55,8 +55,7 @@ pub(crate) struct Entry<'a> {
 impl Entry<'_> {
     /// The object's name.
     pub(crate) fn oid(&self) -> Option<Oid> {
-        let raw = self.bytes.get(STAT..STAT + self.hash_len)?;
-        Oid::parse(&raw.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        self.bytes.get(STAT..STAT + self.hash_len).map(Oid::of_raw)
     }
 
     fn is_extended(&self) -> bool {

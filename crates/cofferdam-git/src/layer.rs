@@ -15,7 +15,7 @@
 //! 4. The index is written with what lstat says now.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,8 @@ use crate::difference::{Difference, diff};
 use crate::index::{self, Index, IndexWriter, NewEntry};
 use crate::lfs::{self, Pointer};
 use crate::modules::{GITLINK, Module};
-use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, below, gitdir, merge};
+use crate::objects::{self, Objects};
+use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, below, gitdir};
 
 /// What a layer is made of by this version: an older one is not used.
 const FORM: &str = "f2";
@@ -323,7 +324,7 @@ impl LayerMaker<'_> {
         commit: &CommitId,
         sum: &mut Sum,
     ) -> Result<(), GitError> {
-        let Ok(tree) = merge::tree_of(&module.store, commit) else {
+        let Ok(tree) = module.store.tree_of(commit) else {
             let path = module.path.as_slice().into();
             return Err(GitError::Submodule { path, commit: commit.clone() });
         };
@@ -479,7 +480,7 @@ impl LayerMaker<'_> {
         attributes_of.copy_from(&attributes::dir_of_layer(&base_dir))?;
         let is_blob = |mode: u32| mode != 0 && mode != TREE && mode != GITLINK;
         // The attributes of the new tree decide how its files are written.
-        let mut raw = BlobReader::start(self.store, None)?;
+        let mut raw = Objects::start(self.store)?;
         for change in changes.iter().filter(|change| attributes::is_attributes(&change.path)) {
             if is_blob(change.new_mode) && change.new_mode != SYMLINK {
                 attributes_of.put(&change.path, &raw.read(&change.new, &change.path)?)?;
@@ -489,7 +490,7 @@ impl LayerMaker<'_> {
         }
         let converts = attributes::any(&attributes) || self.store.converts_by_itself();
         let mut converted =
-            if converts { Some(BlobReader::start(self.store, Some(&attributes))?) } else { None };
+            if converts { Some(Objects::checked_out(self.store, &attributes)?) } else { None };
         let mut of_path = self.pointers(&attributes)?;
         let mut writer = draft.writer(self.owner).at("open", top)?;
         let wrote = |error: cofferdam_tree::DeltaError| GitError::Io {
@@ -531,7 +532,7 @@ impl LayerMaker<'_> {
                     let filter = of_path.as_mut().map(|reader| reader.of(path)).transpose()?;
                     let filter = filter.and_then(|of_path| of_path.filter);
                     let pointer = if filter.as_deref() == Some(lfs::FILTER) {
-                        raw.pointer(&change.new, path)?
+                        pointer(&mut raw, &change.new, path)?
                     } else {
                         None
                     };
@@ -541,9 +542,9 @@ impl LayerMaker<'_> {
                         writer.put_file(path, executable, content, Some(old))
                     } else {
                         let reader = converted.as_mut().unwrap_or(&mut raw);
-                        let content = reader.open(&change.new, path)?;
-                        let done = writer.put_file(path, executable, content, Some(old));
-                        reader.close()?;
+                        let mut content = reader.open(&change.new, path)?;
+                        let done = writer.put_file(path, executable, &mut content, Some(old));
+                        content.close()?;
                         done
                     };
                     Some(done.map_err(wrote)?)
@@ -575,160 +576,13 @@ impl LayerMaker<'_> {
     }
 }
 
-/// Blobs of the store, one after the other, through one process.
-///
-/// With conversions, the size that git announces is that of the blob and not of
-/// what follows. So each question has a second one behind it, for an object
-/// that nobody can name in advance: its answer is where the first one ends.
-struct BlobReader {
-    talk: Conversation,
-    out: BufReader<std::process::ChildStdout>,
-    /// `\nNAME missing\n`, with conversions only.
-    end: Option<Vec<u8>>,
-    /// Read from git and not given out yet.
-    pending: Vec<u8>,
-    /// What is left of a blob, without conversions.
-    left: u64,
-    done: bool,
-}
-
-fn blob_error(answer: impl ToString) -> GitError {
-    GitError::Unexpected { command: "cat-file --batch".into(), answer: answer.to_string() }
-}
-
-impl BlobReader {
-    /// With `attributes`, as a checkout would write them (filter programs aside).
-    fn start(store: &Store, attributes: Option<&Path>) -> Result<BlobReader, GitError> {
-        let mut git = store.git();
-        if let Some(dir) = attributes {
-            git = git.work_tree(dir);
-        }
-        git = git.args(["cat-file", "--batch"]);
-        if attributes.is_some() {
-            git = git.args(["--filters"]);
-        }
-        let mut talk = git.args(["-z"]).converse()?;
-        let out = BufReader::new(talk.child.stdout.take().expect("piped"));
-        let end = match attributes {
-            Some(_) => {
-                let name = cofferdam_tree::random_name(32).map_err(blob_error)?;
-                Some(format!("\nend-{name} missing\n").into_bytes())
-            }
-            None => None,
-        };
-        Ok(BlobReader { talk, out, end, pending: Vec::new(), left: 0, done: true })
-    }
-
-    fn open(&mut self, oid: &Oid, path: &[u8]) -> Result<impl Read + '_, GitError> {
-        let mut ask = oid.as_str().as_bytes().to_vec();
-        if let Some(end) = &self.end {
-            ask.push(b' ');
-            ask.extend(path);
-            ask.push(0);
-            ask.extend(&end[1..end.len() - b" missing\n".len()]);
-            ask.extend(b" -");
-        }
-        ask.push(0);
-        let stdin = self.talk.child.stdin.as_mut().expect("piped");
-        stdin.write_all(&ask).and_then(|()| stdin.flush()).map_err(blob_error)?;
-        let mut header = String::new();
-        self.out.read_line(&mut header).map_err(blob_error)?;
-        let size = header.trim_end().rsplit(' ').next().and_then(|size| size.parse().ok());
-        if header.trim_end().ends_with(" missing") {
-            return Err(GitError::MissingObject(oid.clone()));
-        }
-        if !header.contains(" blob ") {
-            return Err(blob_error(header));
-        }
-        self.left = size.ok_or_else(|| blob_error(header))?;
-        self.done = false;
-        Ok(Blob { reader: self })
-    }
-
-    /// Reads what is left of the blob that was opened last.
-    fn close(&mut self) -> Result<(), GitError> {
-        std::io::copy(&mut Blob { reader: self }, &mut std::io::sink()).map_err(blob_error)?;
-        Ok(())
-    }
-
-    fn read(&mut self, oid: &Oid, path: &[u8]) -> Result<Vec<u8>, GitError> {
-        let mut bytes = Vec::new();
-        self.open(oid, path)?.read_to_end(&mut bytes).map_err(blob_error)?;
-        self.close()?;
-        Ok(bytes)
-    }
-
-    /// The pointer that a blob is.
-    fn pointer(&mut self, oid: &Oid, path: &[u8]) -> Result<Option<Pointer>, GitError> {
-        let mut start = Vec::new();
-        self.open(oid, path)?.take(lfs::MOST + 1).read_to_end(&mut start).map_err(blob_error)?;
-        self.close()?;
-        Ok(Pointer::parse(&start))
-    }
-
-    fn end(self) -> Result<(), GitError> {
-        drop(self.out);
-        self.talk.end()
-    }
-
-    /// The next bytes of a blob of known size.
-    fn read_sized(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if self.left == 0 {
-            let mut newline = [0];
-            self.out.read_exact(&mut newline)?;
-            self.done = true;
-            return Ok(0);
-        }
-        let read = (&mut self.out).take(self.left).read(buffer)?;
-        if read == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        self.left -= read as u64;
-        Ok(read)
-    }
-
-    /// The next bytes of a blob that ends where `end` comes.
-    fn read_to_mark(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let end = self.end.as_deref().unwrap_or_default();
-        loop {
-            let found = self.pending.windows(end.len()).position(|bytes| bytes == end);
-            let sure = found.unwrap_or((self.pending.len() + 1).saturating_sub(end.len()));
-            if sure > 0 {
-                let count = sure.min(buffer.len());
-                buffer[..count].copy_from_slice(&self.pending[..count]);
-                self.pending.drain(..count);
-                return Ok(count);
-            }
-            if found.is_some() {
-                self.pending.clear();
-                self.done = true;
-                return Ok(0);
-            }
-            let more = self.out.fill_buf()?;
-            if more.is_empty() {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
-            }
-            let count = more.len();
-            self.pending.extend(more);
-            self.out.consume(count);
-        }
-    }
-}
-
-struct Blob<'a> {
-    reader: &'a mut BlobReader,
-}
-
-impl Read for Blob<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        if self.reader.done || buffer.is_empty() {
-            Ok(0)
-        } else if self.reader.end.is_some() {
-            self.reader.read_to_mark(buffer)
-        } else {
-            self.reader.read_sized(buffer)
-        }
-    }
+/// The pointer that a blob is.
+fn pointer(raw: &mut Objects, oid: &Oid, path: &[u8]) -> Result<Option<Pointer>, GitError> {
+    let mut start = Vec::new();
+    let mut blob = raw.open(oid, path)?;
+    blob.by_ref().take(lfs::MOST + 1).read_to_end(&mut start).map_err(objects::broken)?;
+    blob.close()?;
+    Ok(Pointer::parse(&start))
 }
 
 fn watch_progress(

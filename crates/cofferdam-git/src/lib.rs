@@ -4,7 +4,7 @@
 //!   environment, hooks off, everything that lands synced.
 //! - [`Repository`] is the person's repository, [`Store`] our own bare one that
 //!   borrows its objects: harvest, merge and layers write there, so the
-//!   person's repository is untouched until something lands.
+//!   person's repository is untouched until something lands. [`Objects`] reads it.
 //! - [`difference`] is what differs between two trees, [`layer`] checks trees out into the layer store, [`gitdir`] generates a
 //!   context's private `.git`.
 //! - [`harvest`] reads a result out of a context; [`merge`] puts it on a tip.
@@ -29,7 +29,9 @@ pub mod layer;
 pub mod lfs;
 pub mod merge;
 pub mod modules;
+mod objects;
 mod oid;
+mod packs;
 pub mod pattern;
 pub mod publish;
 pub mod remote;
@@ -41,6 +43,7 @@ pub mod version;
 pub use command::{GitCommand, RunAs, Started};
 pub use config::PersonConfig;
 pub use index::copy_index;
+pub use objects::Objects;
 pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
 pub use repo::{Discovered, Discovery, Repository};
 pub use store::Store;

@@ -151,61 +151,6 @@ pub fn undone(
     Ok(TreeId(tree?))
 }
 
-/// The file or link at each of these paths in a tree: mode and object. A path that
-/// ends in `/` stands for what is in that directory.
-///
-/// # Errors
-/// [`GitError`].
-pub fn entries(
-    store: &Store,
-    tree: &TreeId,
-    paths: &[Vec<u8>],
-) -> Result<Vec<(Vec<u8>, u32, Oid)>, GitError> {
-    let mut entries = Vec::new();
-    each_entry(store, tree, paths, |path, mode, oid| entries.push((path.to_vec(), mode, oid)))?;
-    Ok(entries)
-}
-
-/// As [`entries`], one after the other: a directory can have a million.
-///
-/// # Errors
-/// [`GitError`].
-pub fn each_entry(
-    store: &Store,
-    tree: &TreeId,
-    paths: &[Vec<u8>],
-    mut each: impl FnMut(&[u8], u32, Oid),
-) -> Result<(), GitError> {
-    use std::os::unix::ffi::OsStrExt;
-    let paths = paths.iter().map(|path| std::ffi::OsStr::from_bytes(path));
-    let mut git = store
-        .git()
-        .env("GIT_LITERAL_PATHSPECS", "1")
-        .args(["ls-tree", "-z", tree.as_str(), "--"])
-        .args(paths)
-        .converse()?;
-    drop(git.child.stdin.take());
-    let parse = |line: &[u8]| {
-        let at = line.iter().position(|byte| *byte == b'\t')?;
-        let mut parts = std::str::from_utf8(&line[..at]).ok()?.split(' ');
-        let mode = u32::from_str_radix(parts.next()?, 8).ok()?;
-        let oid = Oid::parse(parts.nth(1)?)?;
-        Some((at + 1, mode, oid))
-    };
-    let mut unknown = None;
-    for line in BufReader::new(git.child.stdout.take().expect("piped")).split(0) {
-        match line.as_deref().map(|line| (line, parse(line))) {
-            Ok((line, Some((at, mode, oid)))) => each(&line[at..], mode, oid),
-            // The rest is read nevertheless: git has to come to its end.
-            Ok((line, None)) => unknown = Some(String::from_utf8_lossy(line).into_owned()),
-            Err(error) => unknown = Some(error.to_string()),
-        }
-    }
-    git.end()?;
-    let command = || "ls-tree".to_owned();
-    unknown.map_or(Ok(()), |answer| Err(GitError::Unexpected { command: command(), answer }))
-}
-
 /// A commit that only gives a merge its base: by nobody, at no time.
 fn bare_commit(store: &Store, tree: &TreeId, parent: &CommitId) -> Result<Oid, GitError> {
     let text =
@@ -244,21 +189,4 @@ fn write_commit(
         .args(["commit-tree", tree.as_str(), "-p", parent.as_str(), "-F", "-"])
         .input(text.message.as_bytes())
         .oid()
-}
-
-/// The tree of a commit.
-///
-/// # Errors
-/// [`GitError`] when the store has no such commit.
-pub fn tree_of(store: &Store, commit: &CommitId) -> Result<TreeId, GitError> {
-    let done = store
-        .git()
-        .args(["rev-parse", "--verify", "--quiet", "--end-of-options"])
-        .args([format!("{commit}^{{tree}}")])
-        .finish()?;
-    let oid = Oid::parse(String::from_utf8_lossy(&done.stdout).trim());
-    match oid {
-        Some(oid) if done.status.success() => Ok(TreeId(oid)),
-        _ => Err(done.failed()),
-    }
 }

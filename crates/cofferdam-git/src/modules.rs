@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{CommitId, GitError, PersonConfig, Repository, Store, TreeId, below, merge};
+use crate::{CommitId, GitError, Objects, PersonConfig, Repository, Store, TreeId, below};
 
 /// The mode of a submodule's entry in a tree.
 pub(crate) const GITLINK: u32 = 0o160_000;
@@ -88,7 +88,7 @@ fn look(
         let config = PersonConfig::read(&repo)?;
         let store = Store::open(stores, &repo, &config)?;
         let path = [above, &path].concat();
-        let Ok(tree) = merge::tree_of(&store, &commit) else {
+        let Ok(tree) = store.tree_of(&commit) else {
             return Err(GitError::Submodule { path: path.as_slice().into(), commit });
         };
         let below = [&path, b"/".as_slice()].concat();
@@ -121,7 +121,7 @@ fn named(store: &Store, tree: &TreeId) -> Result<Vec<(Vec<u8>, CommitId)>, GitEr
     if !listed.status.success() || paths.is_empty() {
         return Ok(Vec::new());
     }
-    let entries = merge::entries(store, tree, &paths)?.into_iter();
+    let entries = Objects::start(store)?.entries(tree, &paths)?.into_iter();
     Ok(entries
         .filter(|(_, mode, _)| *mode == GITLINK)
         .map(|(path, _, oid)| (path, CommitId(oid)))

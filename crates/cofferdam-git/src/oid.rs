@@ -69,6 +69,11 @@ impl Oid {
         self.0.bytes().all(|byte| byte == b'0')
     }
 
+    /// As trees and indexes have it.
+    pub(crate) fn of_raw(raw: &[u8]) -> Oid {
+        Oid(raw.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     pub(crate) fn raw(&self) -> Vec<u8> {
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => byte - b'0',

@@ -9,8 +9,8 @@ use cofferdam_tree::durable::write_atomic;
 
 use crate::lfs::Lfs;
 use crate::{
-    CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, Repository, TreeId,
-    alternates,
+    CommitId, GitCommand, GitError, IoContext, ObjectFormat, Objects, Oid, PersonConfig,
+    Repository, TreeId, alternates,
 };
 
 /// See the module.
@@ -94,23 +94,12 @@ impl Store {
         key.to_ascii_lowercase() + self.lfs.key()
     }
 
-    /// The content of a file at the top of a commit; none when it has no such entry.
+    /// The tree of a commit.
     ///
     /// # Errors
-    /// [`GitError`] when it is there and can't be read, or the commit can't.
-    pub fn top_file(&self, commit: &CommitId, name: &str) -> Result<Option<Vec<u8>>, GitError> {
-        let done = ask_top_file(self.git(), commit.as_str(), name).finish()?;
-        if !done.status.success() {
-            return Err(done.failed());
-        }
-        match top_file_in(&done.stdout, commit.as_str(), name) {
-            Some((_, content)) => Ok(content),
-            None if is_dir_in(&done.stdout) => Err(GitError::Unsupported(format!(
-                "a repository whose `{name}` is a directory (at {})",
-                commit.0.short()
-            ))),
-            None => Err(done.unexpected()),
-        }
+    /// [`GitError::MissingObject`] when the store has no such commit.
+    pub fn tree_of(&self, commit: &CommitId) -> Result<TreeId, GitError> {
+        Objects::start(self)?.tree_of(commit)
     }
 
     /// Whether objects can be read in the store alone or borrowed.
@@ -145,11 +134,6 @@ pub(crate) fn top_file_in(
     let listed = tree.windows(entry.len()).any(|bytes| bytes == entry.as_bytes());
     let missing = rest == format!("{commit}:{name} missing\n").as_bytes();
     (missing && !listed).then_some((TreeId(id), None))
-}
-
-/// Whether the answer to [`ask_top_file`] has a directory in the place of the file.
-pub(crate) fn is_dir_in(answer: &[u8]) -> bool {
-    object(answer, "tree").is_some_and(|(_, _, rest)| object(rest, "tree").is_some())
 }
 
 /// The first object in what `cat-file --batch` printed (`NAME TYPE SIZE`, content,

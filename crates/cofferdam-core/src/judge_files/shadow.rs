@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use cofferdam_git::difference::{Changes, Difference};
-use cofferdam_git::{GitError, Store, TreeId, merge, pattern};
+use cofferdam_git::{GitError, Objects, TreeId, pattern};
 use serde::Deserialize;
 
 use super::{AT_ONCE, LINK, LIST, TYPE, below, name, parent};
@@ -44,7 +44,12 @@ impl Shadow {
     }
 
     /// Whether a check's command or a file at the top speaks of the language.
-    fn is_used(&self, store: &Store, tip: &TreeId, checks: &[Check]) -> Result<bool, Error> {
+    fn is_used(
+        &self,
+        objects: &mut Objects,
+        tip: &TreeId,
+        checks: &[Check],
+    ) -> Result<bool, Error> {
         let gap = |c: char| !(c.is_alphanumeric() || "._-".contains(c));
         let mut words = checks.iter().flat_map(|check| check.run.split(gap));
         let known =
@@ -53,7 +58,7 @@ impl Shadow {
             return Ok(true);
         }
         let marks: Vec<Vec<u8>> = self.marks.iter().map(|mark| mark.clone().into()).collect();
-        Ok(!merge::entries(store, tip, &marks)?.is_empty())
+        Ok(!objects.entries(tip, &marks)?.is_empty())
     }
 }
 
@@ -61,7 +66,7 @@ impl Shadow {
 /// has a longer name. What was a package on the tip counts, and what comes as a whole,
 /// for a directory that was there can be one that is imported from.
 pub(super) fn find(
-    store: &Store,
+    objects: &mut Objects,
     [tip, candidate]: [&TreeId; 2],
     changes: &Changes<'_>,
     checks: &[Check],
@@ -78,7 +83,7 @@ pub(super) fn find(
             }
             Ok::<_, GitError>(())
         })?;
-        if new.is_empty() || !shadow.is_used(store, tip, checks)? {
+        if new.is_empty() || !shadow.is_used(objects, tip, checks)? {
             continue;
         }
         let dirs: BTreeSet<&[u8]> = new.iter().map(|(dir, _)| dir.as_slice()).collect();
@@ -92,10 +97,10 @@ pub(super) fn find(
             .map(|dir| if dir.is_empty() { package(dir) } else { [dir, &b"/"[..]].concat() })
             .collect();
         // The directories that are there, and what makes packages of them.
-        let list = |tree: &TreeId| -> Result<[BTreeSet<Vec<u8>>; 2], Error> {
+        let mut list = |tree: &TreeId| -> Result<[BTreeSet<Vec<u8>>; 2], Error> {
             let [mut there, mut packages] = [BTreeSet::new(), BTreeSet::new()];
             for some in ask.chunks(AT_ONCE) {
-                merge::each_entry(store, tree, some, |path, _, _| {
+                objects.each_entry(tree, some, |path, _, _| {
                     if !there.contains(parent(path)) {
                         there.insert(parent(path).to_vec());
                     }

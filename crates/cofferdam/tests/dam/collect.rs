@@ -1,7 +1,7 @@
 //! Collection never loses work, and never takes anything from under a task.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -223,5 +223,40 @@ fn vibe_kanban_880_what_cannot_be_saved_stays() {
             assert!(dir.join("upper").join(name).exists(), "{number}: {name}");
         }
         assert_ne!(world.git(["for-each-ref", "refs/dam"]), "", "{number}: the pin went");
+    }
+}
+
+/// Puts `count` packs of one object each into the store, and gives the objects.
+fn pack_each(world: &World, store: &Path, count: usize) -> String {
+    let script = format!(
+        "for number in $(seq {count}); do \
+             blob=$(echo $number | git hash-object -w --stdin); echo $blob; \
+             echo $blob | git pack-objects -q objects/pack/pack >/dev/null; \
+         done; git prune-packed"
+    );
+    world.sh_in(store, &script)
+}
+
+fn packs(store: &Path) -> usize {
+    let dir = std::fs::read_dir(store.join("objects/pack")).expect("packs");
+    let names = dir.map(|entry| entry.expect("entry").path());
+    names.filter(|path| path.extension().is_some_and(|ending| ending == "pack")).count()
+}
+
+#[test]
+fn packs_of_many_tasks_become_one_with_all_that_was_in_them() {
+    for (count, script) in [(20, "sleep 1; echo x > new.txt"), (70, "echo x > new.txt")] {
+        let world = World::new();
+        world.run(&["--no-check", "--no-land"], "true").expect_code(0);
+        let stores = std::fs::read_dir(world.state().join("store")).expect("stores");
+        let store = stores.map(|entry| entry.expect("entry").path()).next().expect("store");
+        let blobs = pack_each(&world, &store, count);
+        assert!(packs(&store) >= count);
+        world.run(&["--no-check"], script).expect_code(0);
+        assert!(packs(&store) <= 2, "{count}: {}", packs(&store));
+        for blob in blobs.lines() {
+            world.sh_in(&store, &format!("git cat-file -e {blob}"));
+        }
+        world.sh_in(&store, "git fsck --strict --no-dangling");
     }
 }
