@@ -504,12 +504,16 @@ impl Context {
         (self.stack.lower(), self.relative("upper"))
     }
 
-    /// Whether the upper holds nothing but the private `.git`. Of an overlay nothing
-    /// has changed then, whatever the layers hold, for a deletion leaves an entry too.
-    /// An upper that can't be listed may hold anything.
+    /// Whether the upper holds nothing but the private `.git`, without an index or refs
+    /// of the task's. Of an overlay nothing has changed then, whatever the layers hold,
+    /// for a deletion leaves an entry too. An upper that can't be listed may hold anything.
     #[must_use]
     pub fn has_empty_upper(&self) -> bool {
         let Ok(mut entries) = std::fs::read_dir(self.upper()) else { return false };
+        let of_git = |name: &str| self.upper().join(".git").join(name).symlink_metadata().is_ok();
+        if of_git("index") || of_git("refs") {
+            return false;
+        }
         entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == ".git"))
     }
 

@@ -196,6 +196,12 @@ impl Job<'_> {
         Ok(Rules {
             excludes: self.excludes.clone(),
             ignore_case: self.config.is_true("core.ignorecase"),
+            ignore_modes: self.config.ignores_modes(),
+            began_at: [&self.facts.base, &self.facts.pinned]
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect(),
             carried: self.carried()?,
             modules: self.place.modules.iter().map(|module| module.path.clone()).collect(),
             format: self.repo.format,

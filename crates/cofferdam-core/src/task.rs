@@ -651,7 +651,12 @@ fn take_out(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
     job.took("harvested", begun);
     job.tell_left_out(collected.left_out);
     let Some(changes) = collected.change else {
-        job.end(State::Empty, "nothing changed")?;
+        if collected.aside {
+            let why = "nothing changed on disk, but its git has work that is not there: ";
+            job.end(State::Failed, &format!("{why}{}", job.facts.left_out.join("; ")))?;
+        } else {
+            job.end(State::Empty, "nothing changed")?;
+        }
         return Ok(false);
     };
     job.facts.set_change(changes);

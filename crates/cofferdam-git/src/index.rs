@@ -1,4 +1,4 @@
-//! git's index file, versions 2 and 3, read and written without git.
+//! git's index file, versions 2 and 3 (to read, 4 as well), without git.
 //!
 //! Why by hand: a layer's index must carry stat data that is valid and never
 //! racy, so that the first `git status` in a context re-hashes and writes
@@ -39,6 +39,8 @@ pub fn copy_index(from: &Path, to: &Path) -> Result<(), GitError> {
 const HEADER: usize = 12;
 const STAT: usize = 40;
 const EXTENDED: u16 = 0x4000;
+/// In the second flags of an extended entry.
+const SKIP_WORKTREE: u16 = 0x4000;
 const NAME_MASK: u16 = 0x0fff;
 /// No path of any system is longer, in bytes.
 const LONGEST_NAME: u64 = 1 << 16;
@@ -58,9 +60,30 @@ impl Entry<'_> {
         self.bytes.get(STAT..STAT + self.hash_len).map(Oid::of_raw)
     }
 
+    /// The object's name, as it is in the file.
+    pub(crate) fn raw_oid(&self) -> &[u8] {
+        self.bytes.get(STAT..STAT + self.hash_len).unwrap_or_default()
+    }
+
+    fn flags(&self) -> u16 {
+        let at = STAT + self.hash_len;
+        u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]])
+    }
+
     fn is_extended(&self) -> bool {
-        let flags_at = STAT + self.hash_len;
-        self.bytes[flags_at] & (EXTENDED >> 8) as u8 != 0
+        self.flags() & EXTENDED != 0
+    }
+
+    /// 0, or which side of a conflict it is.
+    pub(crate) fn stage(&self) -> u8 {
+        (self.flags() >> 12 & 3) as u8
+    }
+
+    /// Whether a sparse checkout leaves it out.
+    pub(crate) fn skips_worktree(&self) -> bool {
+        let at = STAT + self.hash_len + 2;
+        self.is_extended()
+            && u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]) & SKIP_WORKTREE != 0
     }
 }
 
@@ -68,12 +91,18 @@ impl Entry<'_> {
 pub(crate) struct Index<R> {
     from: R,
     left: u32,
+    version: u32,
     hash_len: usize,
     bytes: Vec<u8>,
+    /// Of version 4, where each path begins as the one before it does.
+    path: Vec<u8>,
+    /// How many bytes have been read of how many.
+    read: u64,
+    size: u64,
 }
 
 fn broken(what: &str) -> GitError {
-    GitError::Unsupported(format!("the index of a layer is broken: {what}"))
+    GitError::Unsupported(format!("an index is not as it has to be: {what}"))
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -81,15 +110,50 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl<R: BufRead> Index<R> {
-    pub(crate) fn open(mut from: R, format: ObjectFormat) -> Result<Index<R>, GitError> {
+    pub(crate) fn open(from: R, format: ObjectFormat) -> Result<Index<R>, GitError> {
+        let index = Index::open_sized(from, format, 0)?;
+        match index.version {
+            // Entries are written as they are.
+            2 | 3 => Ok(index),
+            _ => Err(broken("not version 2 or 3")),
+        }
+    }
+
+    /// Any index, of this many bytes.
+    pub(crate) fn open_sized(
+        mut from: R,
+        format: ObjectFormat,
+        size: u64,
+    ) -> Result<Index<R>, GitError> {
         let mut header = [0; HEADER];
         let read = from.read_exact(&mut header);
         let version = word(&header, 4);
-        if read.is_err() || &header[..4] != b"DIRC" || !matches!(version, 2 | 3) {
-            return Err(broken("not version 2 or 3"));
+        if read.is_err() || &header[..4] != b"DIRC" || !matches!(version, 2..=4) {
+            return Err(broken("not version 2, 3 or 4"));
         }
         let (left, hash_len) = (word(&header, 8), format.raw_len());
-        Ok(Index { from, left, hash_len, bytes: Vec::new() })
+        let (bytes, path) = (Vec::new(), Vec::new());
+        Ok(Index { from, left, version, hash_len, bytes, path, read: HEADER as u64, size })
+    }
+
+    /// Whether the entries were all that there is: behind them, an index can say that
+    /// most of it is in another file.
+    pub(crate) fn has_all(&mut self) -> Result<(), GitError> {
+        let cut_off = |_| broken("an extension is cut off");
+        while self.read + (self.hash_len as u64) < self.size {
+            let mut head = [0; 8];
+            self.from.read_exact(&mut head).map_err(cut_off)?;
+            if &head[..4] == b"link" {
+                return Err(broken("it is split"));
+            }
+            let length = u64::from(word(&head, 4));
+            let skipped = std::io::copy(&mut (&mut self.from).take(length), &mut std::io::sink());
+            if skipped.map_err(cut_off)? != length {
+                return Err(broken("an extension is cut off"));
+            }
+            self.read += 8 + length;
+        }
+        Ok(())
     }
 
     /// The next entry, in order of the file.
@@ -104,6 +168,9 @@ impl<R: BufRead> Index<R> {
         self.from.read_exact(&mut self.bytes).map_err(cut_off)?;
         let flags = u16::from_be_bytes([self.bytes[flags_at], self.bytes[flags_at + 1]]);
         let name_at = flags_at + if flags & EXTENDED != 0 { 4 } else { 2 };
+        if self.version == 4 {
+            return self.next_of_4(name_at).map(Some);
+        }
         let end = if flags & NAME_MASK == NAME_MASK {
             self.bytes.resize(name_at, 0);
             self.from.read_exact(&mut self.bytes[flags_at + 2..]).map_err(cut_off)?;
@@ -114,8 +181,42 @@ impl<R: BufRead> Index<R> {
         let known = self.bytes.len();
         self.bytes.resize(padded(end), 0);
         self.from.read_exact(&mut self.bytes[known..]).map_err(cut_off)?;
+        self.read += self.bytes.len() as u64;
         let (path, bytes) = (&self.bytes[name_at..end], self.bytes.as_slice());
         Ok(Some(Entry { mode: word(bytes, 24), path, bytes, hash_len: self.hash_len }))
+    }
+
+    /// The rest of an entry of version 4: how much of the path before goes, as a number
+    /// of variable length, and what comes in its place.
+    fn next_of_4(&mut self, name_at: usize) -> Result<Entry<'_>, GitError> {
+        let cut_off = |_| broken("an entry is cut off");
+        let known = self.bytes.len();
+        self.bytes.resize(name_at, 0);
+        self.from.read_exact(&mut self.bytes[known..]).map_err(cut_off)?;
+        self.read += name_at as u64;
+        let mut strip = 0_usize;
+        for number in 0.. {
+            let mut byte = [0];
+            self.from.read_exact(&mut byte).map_err(cut_off)?;
+            self.read += 1;
+            strip = (strip << 7) + usize::from(byte[0] & 0x7f);
+            if byte[0] & 0x80 == 0 {
+                break;
+            }
+            if number == 2 {
+                return Err(broken("a path is too long"));
+            }
+            strip += 1;
+        }
+        let kept = self.path.len().checked_sub(strip).ok_or_else(|| broken("a path is cut off"))?;
+        self.path.truncate(kept);
+        let mut name = self.from.by_ref().take(LONGEST_NAME);
+        self.read += name.read_until(0, &mut self.path).map_err(cut_off)? as u64;
+        if self.path.pop() != Some(0) || self.path.len() as u64 > LONGEST_NAME {
+            return Err(broken("a path is cut off"));
+        }
+        let (path, bytes) = (self.path.as_slice(), self.bytes.as_slice());
+        Ok(Entry { mode: word(bytes, 24), path, bytes, hash_len: self.hash_len })
     }
 
     /// Reads a name that is longer than its length can say; gives where it ends.

@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
@@ -49,6 +49,8 @@ pub struct Collected {
     pub change: Option<ChangeSet>,
     /// What was left out, in words; of much, how much more.
     pub left_out: Vec<String>,
+    /// Whether the task's git holds work that is not on disk: that is left out, too.
+    pub aside: bool,
 }
 
 /// How many paths changed, by how.
@@ -131,9 +133,7 @@ pub fn collect(
         attributes: None,
         lfs: Vec::new(),
     };
-    // git takes the bit from its index where the disk does not know it.
-    let executables = if config.ignores_modes() { Some(executables(store, base.1)?) } else { None };
-    let mut left_out = LeftOut::default();
+    let (mut left_out, mut aside) = (LeftOut::default(), false);
     // Directories around the path of now whose content in the base is gone: a walk
     // has what is below a directory right after it.
     let mut cleared: Vec<Vec<u8>> = Vec::new();
@@ -150,6 +150,10 @@ pub fn collect(
                 return Err(Refusal::path(&path, String::from_utf8_lossy(&why)).into());
             }
             Frame::LeftOut { path, what } => left_out.note(&path, &what),
+            Frame::Aside { path, what } => {
+                left_out.note(&path, &what);
+                aside = true;
+            }
             Frame::Delete { path, is_dir } => blobs.importer()?.delete(&path, is_dir)?,
             Frame::Clear { path, is_dir } => {
                 blobs.importer()?.delete(&path, is_dir)?;
@@ -164,6 +168,10 @@ pub fn collect(
                     blobs.importer()?.put(&path, GITLINK, &commit)?;
                 }
             }
+            Frame::Mode { path, executable } => {
+                let object = blobs.in_base(&path)?;
+                blobs.importer()?.put(&path, mode_of(executable), &object)?;
+            }
             Frame::Symlink { path, target, same } => {
                 if !same && !names::stays_inside(&path, &target) {
                     let target = cofferdam_tree::BytePath::from(target.as_slice());
@@ -177,12 +185,7 @@ pub fn collect(
             }
             Frame::File { path, executable, size, attributes } => {
                 let mut content = (&mut frames).take(size);
-                let mode = match &executables {
-                    Some(known) if known.contains(&path) => 0o100_755,
-                    None if executable => 0o100_755,
-                    _ => 0o100_644,
-                };
-                blobs.file(&path, mode, size, attributes, &mut content)?;
+                blobs.file(&path, mode_of(executable), size, attributes, &mut content)?;
                 if content.limit() != 0 {
                     return Err(Refusal::Helper("a file is cut off".into()).into());
                 }
@@ -192,30 +195,19 @@ pub fn collect(
     let left_out = left_out.into_words();
     let lfs = std::mem::take(&mut blobs.lfs);
     let Some((commit, tree)) = blobs.commit()? else {
-        return Ok(Collected { change: None, left_out });
+        return Ok(Collected { change: None, left_out, aside });
     };
     if tree == *base.1 {
-        return Ok(Collected { change: None, left_out });
+        return Ok(Collected { change: None, left_out, aside });
     }
     let mut changes =
         ChangeSet { commit, tree, counts: ChangeCounts::default(), paths: Vec::new(), lfs };
     count(store, base, &mut changes)?;
-    Ok(Collected { change: Some(changes), left_out })
+    Ok(Collected { change: Some(changes), left_out, aside })
 }
 
-/// The files of a tree that can be executed.
-fn executables(store: &Store, tree: &TreeId) -> Result<HashSet<Vec<u8>>, GitError> {
-    let mut git =
-        store.git().args(["ls-tree", "-r", "-z", "--full-tree", tree.as_str()]).converse()?;
-    let out = BufReader::new(git.child.stdout.take().expect("piped"));
-    let paths = out
-        .split(0)
-        .map_while(Result::ok)
-        .filter(|line| line.starts_with(b"100755 "))
-        .filter_map(|line| Some(line.splitn(2, |byte| *byte == b'\t').nth(1)?.to_vec()))
-        .collect();
-    git.end()?;
-    Ok(paths)
+fn mode_of(executable: bool) -> u32 {
+    if executable { 0o100_755 } else { 0o100_644 }
 }
 
 /// Counts what a change set changes, and looks for what can't land.

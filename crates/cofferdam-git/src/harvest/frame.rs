@@ -18,6 +18,8 @@ pub(super) enum Frame {
     Clear { path: Vec<u8>, is_dir: bool },
     /// A file; `size` bytes follow.
     File { path: Vec<u8>, executable: bool, size: u64, attributes: bool },
+    /// The base's file, with another executable bit.
+    Mode { path: Vec<u8>, executable: bool },
     /// A symbolic link; `same` says that the base has the very same one.
     Symlink { path: Vec<u8>, target: Vec<u8>, same: bool },
     /// The directory of a submodule is there.
@@ -26,6 +28,8 @@ pub(super) enum Frame {
     Refused { path: Vec<u8>, why: Vec<u8> },
     /// Something that was left out, worth a word.
     LeftOut { path: Vec<u8>, what: Vec<u8> },
+    /// Work in the task's git that is not on disk.
+    Aside { path: Vec<u8>, what: Vec<u8> },
     /// The scan itself failed.
     Broken { why: Vec<u8> },
     /// All said.
@@ -75,6 +79,11 @@ impl Frame {
                 out.write_all(&[u8::from(*executable), u8::from(*attributes)])?;
                 out.write_all(&size.to_be_bytes())
             }
+            Frame::Mode { path, executable } => {
+                out.write_all(b"M")?;
+                put(out, path)?;
+                out.write_all(&[u8::from(*executable)])
+            }
             Frame::Symlink { path, target, same } => {
                 out.write_all(b"L")?;
                 put(out, path)?;
@@ -92,6 +101,11 @@ impl Frame {
             }
             Frame::LeftOut { path, what } => {
                 out.write_all(b"O")?;
+                put(out, path)?;
+                put(out, what)
+            }
+            Frame::Aside { path, what } => {
+                out.write_all(b"A")?;
                 put(out, path)?;
                 put(out, what)
             }
@@ -116,10 +130,12 @@ impl Frame {
                 input.read_exact(&mut size)?;
                 Frame::File { path, executable, size: u64::from_be_bytes(size), attributes }
             }
+            b'M' => Frame::Mode { path: get(input)?, executable: flag(input)? },
             b'L' => Frame::Symlink { path: get(input)?, target: get(input)?, same: flag(input)? },
             b'S' => Frame::Submodule { path: get(input)? },
             b'R' => Frame::Refused { path: get(input)?, why: get(input)? },
             b'O' => Frame::LeftOut { path: get(input)?, what: get(input)? },
+            b'A' => Frame::Aside { path: get(input)?, what: get(input)? },
             b'X' => Frame::Broken { why: get(input)? },
             b'E' => Frame::End,
             other => return Err(io::Error::other(format!("unknown frame {other:#04x}"))),
@@ -138,10 +154,12 @@ mod tests {
             Frame::Delete { path: path.clone(), is_dir: false },
             Frame::Clear { path: path.clone(), is_dir: true },
             Frame::File { path: path.clone(), executable: true, size: 1 << 40, attributes: false },
+            Frame::Mode { path: path.clone(), executable: true },
             Frame::Symlink { path: path.clone(), target: text.clone(), same: true },
             Frame::Submodule { path: path.clone() },
             Frame::Refused { path: path.clone(), why: text.clone() },
-            Frame::LeftOut { path, what: text.clone() },
+            Frame::LeftOut { path: path.clone(), what: text.clone() },
+            Frame::Aside { path, what: text.clone() },
             Frame::Broken { why: text },
             Frame::End,
         ];

@@ -12,8 +12,10 @@
 //!
 //! What counts as tracked is what the lower layers hold: they are the base tree
 //! and nothing else. So a file below an ignored directory that was committed
-//! once is still seen, as git itself sees it. An ignored file that the task added
-//! by force is found in the task's index, read by our own parser.
+//! once is still seen, as git itself sees it. What the task's index says otherwise (an
+//! ignored file that was added by force, one that is tracked no more, one that a sparse
+//! checkout leaves out) is read by our own parser; what it put aside in its git (a
+//! stash, another branch) is told of.
 //!
 //! | found in upper | becomes |
 //! |---|---|
@@ -22,17 +24,20 @@
 //! | whiteout | a deletion |
 //! | opaque directory | a deletion of what the base has there, then its content |
 //! | directory | walked |
-//! | another mode of a file | the executable bit; none of it with `core.fileMode=false`, as `git add -A` has it |
+//! | another mode of a file | the executable bit; with `core.fileMode=false` that of the task's index |
+//! | another commit of a submodule in the task's index | refused by name |
 //! | fifo, socket, device | left out when untracked, as git leaves them out; refused by name in place of a tracked path |
 //! | setuid, setgid file | refused by name |
 //! | a name that git must not check out (`.git` in any spelling) | refused by name |
 //! | below a submodule | refused by name |
 
+mod aside;
 mod collect;
 mod commit;
 mod frame;
 mod names;
 mod scan;
+mod tracked;
 
 pub use collect::{
     ChangeCounts, ChangeSet, ChangedPath, Collected, CommitText, NAMED, Onto, collect,

@@ -1,9 +1,7 @@
 //! The first half: what is in the upper directory, in frames.
 
 use std::collections::HashSet;
-use std::collections::hash_map::RandomState;
 use std::fs::File;
-use std::hash::BuildHasher;
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -14,9 +12,10 @@ use gix_ignore::glob::pattern::Case;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 
 use super::frame::Frame;
-use super::names;
-use crate::ObjectFormat;
-use crate::index::Index;
+use super::tracked::{Both, Known, Tracked};
+use super::{aside, names};
+use crate::modules::GITLINK;
+use crate::{CommitId, ObjectFormat};
 
 const IGNORE_FILE: &[u8] = b".gitignore";
 /// As git: a longer ignore file is not read.
@@ -31,6 +30,10 @@ pub struct Rules {
     pub excludes: Vec<u8>,
     /// Whether patterns match in any case (`core.ignoreCase`).
     pub ignore_case: bool,
+    /// Whether the disk does not say what can be executed (`core.fileMode=false`).
+    pub ignore_modes: bool,
+    /// The commits that it began at.
+    pub began_at: Vec<CommitId>,
     /// Paths that were carried in: never part of the result.
     pub carried: Vec<Vec<u8>>,
     /// Submodules whose files are there.
@@ -49,7 +52,9 @@ struct Scan<'a, W> {
     lower: OwnedFd,
     out: W,
     carried: HashSet<&'a [u8]>,
-    forced: Forced,
+    tracked: Tracked,
+    /// Directories of which a sparse checkout has left out a part, and the rest is gone.
+    in_part: HashSet<Vec<u8>>,
     ignore: gix_ignore::Search,
     /// Directories whose ignore file is in `ignore`, innermost last.
     inside: Vec<Inside>,
@@ -118,23 +123,39 @@ fn scan_from(
     let mut ignore = gix_ignore::Search::default();
     ignore.add_patterns_buffer(&rules.excludes, "exclude", None, parse())?;
     let carried = rules.carried.iter().map(Vec::as_slice).collect();
-    let (forced, unread) = match tracked_by_force(&upper, &lower, rules.format) {
-        Ok(forced) => (forced, None),
-        Err(why) => (Forced::default(), Some(why)),
+    let compare = |own| Tracked::of(own, &lower, rules.format, rules.ignore_modes);
+    let (tracked, unread) = match compare(&upper) {
+        Ok(tracked) => (tracked, None),
+        // Then the base's is what is known.
+        Err(why) => (compare(&lower).unwrap_or_default(), Some(why)),
     };
-    let inside = Vec::new();
-    let mut scan =
-        Scan { carried, forced, rules, merged, lower, out, ignore, inside, own_lists: 1, whole };
-    if let Some(why) = unread {
-        let what = format!("unreadable ({why}): ignored files that it tracks are not taken");
-        Frame::LeftOut { path: b".git/index".to_vec(), what: what.into_bytes() }
-            .write(&mut scan.out)?;
+    let mut scan = Scan {
+        carried,
+        tracked,
+        in_part: HashSet::new(),
+        rules,
+        merged,
+        lower,
+        out,
+        ignore,
+        inside: Vec::new(),
+        own_lists: 1,
+        whole,
+    };
+    if let Some(why) = &unread {
+        let what = format!("unreadable ({why}): what it tracks or tracks no more does not count");
+        scan.leave_out(b".git/index", &what)?;
     }
+    scan.tell_of_git(&upper)?;
     scan.enter(b"", false)?;
+    let own = upper.try_clone()?;
     let mut result = Walker::new(upper, caps).walk::<ScanError>(&mut |entry| scan.visit(entry));
     if whole && result.is_ok() {
         let base = scan.lower.try_clone()?;
         result = Walker::new(base, caps).walk::<ScanError>(&mut |entry| scan.was_there(entry));
+    }
+    if scan.tracked.second_look && unread.is_none() {
+        result = result.and_then(|walked| scan.look_again(&own).map(|()| walked));
     }
     let last = match result {
         Ok(_) => Frame::End,
@@ -161,7 +182,9 @@ impl<W: Write> Scan<'_, W> {
         let below = self.type_in_lower(path)?;
         if matches!(entry.found, Found::Whiteout) && !self.whole {
             let is_dir = below == Some(FileType::Directory);
-            Frame::Delete { path: path.to_vec(), is_dir }.write(&mut self.out)?;
+            if !self.is_left_out(path, is_dir) {
+                Frame::Delete { path: path.to_vec(), is_dir }.write(&mut self.out)?;
+            }
             return Ok(Visit::Skip);
         }
         let is_dir = matches!(entry.found, Found::Dir { .. });
@@ -171,10 +194,11 @@ impl<W: Write> Scan<'_, W> {
             Found::Fifo | Found::Socket | Found::Device { .. } | Found::Whiteout
         );
         // As git's index has it: a path is tracked as what it was.
-        let tracked = below.is_some_and(|kind| (kind == FileType::Directory) == is_dir);
+        let tracked = below.is_some_and(|kind| (kind == FileType::Directory) == is_dir)
+            && !self.tracked.dropped.contains(path);
         let ignored =
             self.inside.last().is_some_and(|dir| dir.ignored) || self.is_ignored(path, is_dir);
-        let wanted = tracked || self.forced.contains(path) || (special && below.is_some());
+        let wanted = tracked || self.tracked.added.contains(path) || (special && below.is_some());
         if ignored && !wanted {
             let symlink = matches!(entry.found, Found::Symlink { .. });
             if symlink && below == Some(FileType::Directory) && self.is_behind_a_loop(path)? {
@@ -196,9 +220,9 @@ impl<W: Write> Scan<'_, W> {
         }
         match &entry.found {
             Found::Dir { opaque } => {
-                if (*opaque && !self.whole) || below.is_some_and(|kind| kind != FileType::Directory)
-                {
-                    let is_dir = below == Some(FileType::Directory);
+                let is_dir = below == Some(FileType::Directory);
+                let cleared = *opaque && !self.whole && !(is_dir && self.is_left_out(path, true));
+                if cleared || (below.is_some() && !is_dir) {
                     Frame::Clear { path: path.to_vec(), is_dir }.write(&mut self.out)?;
                 }
                 let was_empty = below == Some(FileType::Directory)
@@ -212,13 +236,17 @@ impl<W: Write> Scan<'_, W> {
                 return Ok(Visit::Descend);
             }
             Found::File { executable, size } | Found::HardLink { executable, size, .. } => {
+                let executable = match self.rules.ignore_modes {
+                    true => self.tracked.executable.contains(path),
+                    false => *executable,
+                };
                 if entry.mode & 0o6000 != 0 {
                     self.refuse(path, "has the setuid or setgid bit")?;
                 } else if !(self.whole
                     && below == Some(FileType::RegularFile)
-                    && self.is_as_in_base(entry, *executable)?)
+                    && self.is_as_in_base(entry, executable)?)
                 {
-                    self.file(entry, *executable, *size)?;
+                    self.file(entry, executable, *size)?;
                 }
             }
             Found::Symlink { target } => {
@@ -304,6 +332,9 @@ impl<W: Write> Scan<'_, W> {
                 self.refuse_module(&module)?;
                 Ok(Visit::Skip)
             }
+            (None, None) if self.tracked.left_out.contains(entry.path) => {
+                Ok(if is_dir { Visit::Descend } else { Visit::Skip })
+            }
             (None, None) => {
                 Frame::Delete { path: entry.path.to_vec(), is_dir }.write(&mut self.out)?;
                 Ok(Visit::Skip)
@@ -312,6 +343,93 @@ impl<W: Write> Scan<'_, W> {
             // What is there instead was told of.
             (Some(_), _) => Ok(Visit::Skip),
         }
+    }
+
+    /// Whether a sparse checkout left a path out, or a part of what is in a directory:
+    /// the rest is looked for later.
+    fn is_left_out(&mut self, path: &[u8], is_dir: bool) -> bool {
+        let left_out = self.tracked.left_out.contains(path);
+        if left_out && is_dir {
+            self.in_part.insert(path.to_vec());
+        }
+        left_out
+    }
+
+    /// Goes through what the base has for what no walk sees: a file that is as it was and
+    /// that the task tracks no more, or with another mode; one that is gone from a
+    /// directory of which a sparse checkout has left out the rest.
+    fn look_again(&mut self, upper: &OwnedFd) -> Result<(), ScanError> {
+        let both = Both::open(upper, &self.lower, self.rules.format)?;
+        both.each(|own, base| match base {
+            Some(base) if !self.carried.contains(base.path.as_slice()) => {
+                self.look_at(upper, own, base)
+            }
+            _ => Ok(()),
+        })
+    }
+
+    fn look_at(
+        &mut self,
+        upper: &OwnedFd,
+        own: Option<&Known>,
+        base: &Known,
+    ) -> Result<(), ScanError> {
+        let path = base.path.as_slice();
+        let Some(there) = self.type_in(&self.merged, path)? else {
+            let dirs = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            let mut dirs = dirs.map(|(at, _)| &path[..at]);
+            if dirs.any(|dir| self.in_part.contains(dir)) && !self.tracked.left_out.contains(path) {
+                let is_dir = base.mode == GITLINK;
+                Frame::Delete { path: path.to_vec(), is_dir }.write(&mut self.out)?;
+            }
+            return Ok(());
+        };
+        if self.whole || there == FileType::Directory || self.type_in(upper, path)?.is_some() {
+            return Ok(());
+        }
+        match own {
+            None if self.is_ignored_there(path)? => {
+                Frame::Delete { path: path.to_vec(), is_dir: false }.write(&mut self.out)?;
+            }
+            Some(own) if self.rules.ignore_modes && own.has_other_bit(base) => {
+                let executable = self.tracked.executable.contains(path);
+                Frame::Mode { path: path.to_vec(), executable }.write(&mut self.out)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// As [`Scan::is_ignored`] of a file anywhere: its directories need not have been
+    /// walked.
+    fn is_ignored_there(&mut self, path: &[u8]) -> io::Result<bool> {
+        self.leave(path);
+        let known = self.inside.last().map_or(0, |dir| dir.path.len());
+        let dirs = path.iter().enumerate().skip(known + 1).filter(|(_, byte)| **byte == b'/');
+        for dir in dirs.map(|(at, _)| &path[..at]) {
+            let above = self.inside.last().is_some_and(|dir| dir.ignored);
+            let ignored = above || self.is_ignored(dir, true);
+            self.enter(dir, ignored)?;
+        }
+        Ok(self.inside.last().is_some_and(|dir| dir.ignored) || self.is_ignored(path, false))
+    }
+
+    /// Tells what the task did in its git that can't be taken or is not.
+    fn tell_of_git(&mut self, upper: &OwnedFd) -> io::Result<()> {
+        for (path, why) in std::mem::take(&mut self.tracked.refused) {
+            self.refuse(&path, why)?;
+        }
+        for path in std::mem::take(&mut self.tracked.in_conflict) {
+            self.leave_out(&path, "in conflict in the task's git, and taken as it is on disk")?;
+        }
+        for (path, what) in aside::of(upper, &self.rules.began_at) {
+            Frame::Aside { path, what: what.into() }.write(&mut self.out)?;
+        }
+        Ok(())
+    }
+
+    fn leave_out(&mut self, path: &[u8], what: &str) -> io::Result<()> {
+        Frame::LeftOut { path: path.to_vec(), what: what.into() }.write(&mut self.out)
     }
 
     /// Whether a file's content and mode are those that the base has.
@@ -340,7 +458,7 @@ impl<W: Write> Scan<'_, W> {
         if below.is_some() {
             self.refuse(path, &format!("is {what} in place of a tracked file"))
         } else {
-            Frame::LeftOut { path: path.to_vec(), what: what.into() }.write(&mut self.out)
+            self.leave_out(path, what)
         }
     }
 
@@ -480,75 +598,9 @@ fn is_equal(mut one: impl BufRead, mut other: impl BufRead) -> io::Result<bool> 
     }
 }
 
-/// Paths that only the task's own index tracks, and the directories above them, each
-/// as a keyed hash: there can be a million.
-#[derive(Default)]
-struct Forced {
-    hashes: HashSet<u64>,
-    key: RandomState,
-}
-
-impl Forced {
-    fn insert(&mut self, path: &[u8]) {
-        self.hashes.insert(self.key.hash_one(path));
-    }
-
-    fn contains(&self, path: &[u8]) -> bool {
-        !self.hashes.is_empty() && self.hashes.contains(&self.key.hash_one(path))
-    }
-}
-
-/// What the task's index tracks and the base's does not, with the directories above:
-/// `git add -f` of something ignored is a decision of the task's. Its index is
-/// bytes like any others, read by our own parser.
-fn tracked_by_force(
-    upper: &OwnedFd,
-    lower: &OwnedFd,
-    format: ObjectFormat,
-) -> Result<Forced, String> {
-    let open = |dir| -> Result<Option<Index<io::BufReader<File>>>, String> {
-        let file = open_plain_file(dir, b".git/index").map_err(|error| error.to_string())?;
-        let Some((file, 1..)) = file else { return Ok(None) };
-        let index = Index::open(io::BufReader::with_capacity(1 << 16, file), format);
-        index.map(Some).map_err(|error| error.to_string())
-    };
-    let mut forced = Forced::default();
-    let Some(mut own) = open(upper)? else { return Ok(forced) };
-    let mut base = open(lower)?;
-    let mut known = Vec::new();
-    let mut last = Vec::new();
-    loop {
-        let Some(entry) = own.next().map_err(|error| error.to_string())? else {
-            return Ok(forced);
-        };
-        // More than once, where a merge left a conflict.
-        if entry.path < last.as_slice() {
-            return Err("its entries are in no order".into());
-        }
-        last.clear();
-        last.extend(entry.path);
-        while base.is_some() && known < last {
-            match base.as_mut().map(Index::next).transpose().map_err(|error| error.to_string())? {
-                Some(Some(entry)) => {
-                    known.clear();
-                    known.extend(entry.path);
-                }
-                _ => base = None,
-            }
-        }
-        if known == last {
-            continue;
-        }
-        for (at, _) in last.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            forced.insert(&last[..at]);
-        }
-        forced.insert(&last);
-    }
-}
-
 /// A regular file's content; nothing when it is missing or anything else (git
 /// does not follow a link there either).
-fn read_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Vec<u8>> {
+pub(super) fn read_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     if let Some((file, 0..=IGNORE_FILE_MOST)) = open_plain_file(dir, path)? {
         file.take(IGNORE_FILE_MOST).read_to_end(&mut bytes)?;
@@ -557,7 +609,7 @@ fn read_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// A regular file and its size; none when it is missing or anything else.
-fn open_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Option<(File, u64)>> {
+pub(super) fn open_plain_file(dir: &impl AsFd, path: &[u8]) -> io::Result<Option<(File, u64)>> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;

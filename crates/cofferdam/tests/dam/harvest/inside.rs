@@ -1,6 +1,6 @@
 //! git inside of a context.
 
-use super::{lands_as, outside, prepared, same, tree};
+use super::{lands_as, outside, prepared, refused, same, same_after, tree};
 use crate::support::World;
 
 #[test]
@@ -189,4 +189,92 @@ fn an_older_git_gives_the_same_trees() {
             assert_eq!(world.git(["status", "--porcelain"]), "");
         }
     }
+}
+
+/// What a sparse checkout inside leaves out is not deleted; what is deleted beside it is.
+#[test]
+fn what_a_sparse_checkout_inside_leaves_out_stays() {
+    let setup = "mkdir -p big/deep keep; echo b > big/b; echo d > big/deep/d; echo k > keep/k; \
+                 for i in 1 2 3 4; do echo $i > src/$i; done";
+    for script in [
+        "git sparse-checkout set src; echo z > src/z; git add src/z; git commit -qm z",
+        "git sparse-checkout set keep; echo more >> keep/k; rm a.txt",
+        "git sparse-checkout set --no-cone '/*' '!/src/1'; rm -r src; mkdir src; echo 9 > src/9; git add --sparse src/9",
+        "git sparse-checkout set src; git sparse-checkout disable; rm big/b; echo 1 > a.txt",
+        "git sparse-checkout set src; git update-index --index-version 4; echo z > src/z",
+    ] {
+        same(setup, script);
+    }
+    refused(setup, "git sparse-checkout set --sparse-index src; echo z > src/z", "sparse index");
+}
+
+#[test]
+fn what_the_task_tracks_no_more_is_gone() {
+    let setup = "mkdir -p build/deep; echo o > build/o; echo p > build/p; echo d > build/deep/d";
+    for script in [
+        "git rm -rq --cached build; echo build/ > .gitignore; git add .gitignore; git commit -qm untrack",
+        "git rm -q --cached build/o build/deep/d; printf 'build/o\\ndeep\\n' > .gitignore; echo 2 > build/o",
+        "git rm -rq --cached build; echo 2 > build/p",
+        "git update-index --index-version 4; git rm -rq --cached build; echo build > .gitignore; mkdir n; echo n > n/n",
+    ] {
+        same(setup, script);
+    }
+}
+
+/// As git has it: the disk does not say what can be executed, the index does.
+#[test]
+fn the_index_says_what_can_be_executed_where_the_disk_does_not() {
+    same_after(
+        "git config core.fileMode false",
+        "echo r > run; git add run; git update-index --chmod=+x run; echo s > stays",
+        "echo x > n.sh; git add --chmod=+x n.sh; git update-index --chmod=+x a.txt --chmod=-x run; \
+         git commit -qm x; chmod 755 stays; echo m > new; chmod 755 new",
+    );
+}
+
+/// Work that only the task's git has is told of, and with nothing else its context stays.
+#[test]
+fn work_that_is_only_in_the_git_inside_is_not_thrown_away() {
+    for (script, what) in [
+        ("echo 1 >> a.txt; git stash -q", "`.git/refs/stash` is a stash"),
+        (
+            "git checkout -qb work; echo 1 >> a.txt; git commit -qam w; git checkout -q -",
+            "`.git/refs/heads/work` is a branch with commits of its own",
+        ),
+    ] {
+        let world = World::new();
+        world.run(&["--no-check", "--name", "t"], script).expect_code(1).says(what);
+        assert_eq!(world.state_of("t"), "failed");
+        world.dam(["enter", "t", "--", "git", "checkout", "-q", "HEAD"]).expect_code(0);
+        let with_more = format!("{script}; echo more > more");
+        world.run(&["--no-check"], &with_more).expect_code(0).says(what);
+    }
+    let world = World::new();
+    let done = world.run(
+        &["--no-check"],
+        "git checkout -qb work; echo 1 >> a.txt; git commit -qam w; git tag t; git branch -f other",
+    );
+    done.expect_code(0);
+    assert!(!done.stderr.contains("which are not taken"), "{}", done.stderr);
+}
+
+#[test]
+fn a_conflict_inside_is_told_of() {
+    let world = World::new();
+    let script = "git checkout -qb o; echo o > a.txt; git commit -qam o; git checkout -q -; echo m > a.txt; \
+                  git commit -qam m; git merge o || true";
+    world
+        .run(&["--no-check"], script)
+        .expect_code(0)
+        .says("`a.txt` is in conflict in the task's git");
+}
+
+/// An index that is split is not taken for one that tracks nothing more.
+#[test]
+fn an_index_that_is_split_counts_as_unreadable() {
+    let world = World::new();
+    let script = "git config splitIndex.maxPercentChange 100; git update-index --split-index; \
+                  echo '*' > .gitignore; echo n > n; git add -f n";
+    world.run(&["--no-check"], script).expect_code(0).says("it is split");
+    assert!(world.path("a.txt").exists());
 }

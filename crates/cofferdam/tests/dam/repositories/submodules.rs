@@ -149,3 +149,24 @@ fn a_submodule_that_lacks_its_commit_is_named() {
     world.sh("git submodule -q update");
     world.run(&["--no-check"], "test -f 'vendor/li b/new' && echo x > x").expect_code(0);
 }
+
+#[test]
+fn another_commit_of_one_is_refused_by_name() {
+    let world = superproject();
+    let before = world.git(["rev-parse", "main"]);
+    for (task, name) in [
+        (
+            "cd 'vendor/li b'; git commit -q --allow-empty -m newer; cd -; git add 'vendor/li b'; git commit -qm bump",
+            "vendor/li b",
+        ),
+        (
+            "git update-index --cacheinfo 160000,$(git rev-parse HEAD),other; echo y >> a.txt",
+            "other",
+        ),
+        ("git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),new", "new"),
+    ] {
+        let done = world.run(&["--no-check"], task);
+        done.expect_code(1).says(&format!("`{name}` is a submodule, and another commit"));
+        assert_eq!(world.git(["rev-parse", "main"]), before);
+    }
+}
