@@ -84,6 +84,7 @@ pub(crate) enum Text {
 }
 
 /// What the attributes of a path say.
+#[derive(PartialEq, Eq)]
 pub(crate) struct OfPath {
     pub(crate) text: Text,
     /// Must be converted whatever it holds.

@@ -86,7 +86,12 @@ pub fn onto(
     Ok(if clean { Merged::Clean(TreeId(tree)) } else { Merged::Conflict(conflict) })
 }
 
-fn tip_attributes(
+/// Puts the attributes files of the tree `tip` into the directory `dir`: those of `base`,
+/// which are in another, with what differs.
+///
+/// # Errors
+/// [`GitError`].
+pub(crate) fn tip_attributes(
     store: &Store,
     base: &TreeId,
     tip: &TreeId,

@@ -15,8 +15,8 @@ use std::path::Path;
 
 use super::commit::Importer;
 use super::frame::Frame;
-use super::{Refusal, names};
-use crate::attributes::{AttributeReader, OfPath, Text};
+use super::{Refusal, names, new_rules};
+use crate::attributes::{AttributeReader, OfPath, Text, is_attributes};
 use crate::difference::diff;
 use crate::lfs::{self, Cleaned, Pointer};
 use crate::modules::GITLINK;
@@ -24,6 +24,8 @@ use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, publish};
 
 /// How many changed paths and things left out are told by name.
 pub const NAMED: usize = 100;
+/// How many converted files are remembered.
+const CONVERTED: usize = 1000;
 /// Larger files are streamed without looking for carriage returns first.
 const LOOK_AT_MOST: u64 = 8 << 20;
 
@@ -132,6 +134,7 @@ pub fn collect(
         importer: None,
         attributes: None,
         lfs: Vec::new(),
+        was_converted: Vec::new(),
     };
     let (mut left_out, mut aside) = (LeftOut::default(), false);
     // Directories around the path of now whose content in the base is gone: a walk
@@ -194,6 +197,7 @@ pub fn collect(
     }
     let left_out = left_out.into_words();
     let lfs = std::mem::take(&mut blobs.lfs);
+    let was_converted = std::mem::take(&mut blobs.was_converted);
     let Some((commit, tree)) = blobs.commit()? else {
         return Ok(Collected { change: None, left_out, aside });
     };
@@ -202,7 +206,10 @@ pub fn collect(
     }
     let mut changes =
         ChangeSet { commit, tree, counts: ChangeCounts::default(), paths: Vec::new(), lfs };
-    count(store, base, &mut changes)?;
+    if count(store, base, &mut changes)? {
+        let trees = (base.1, &changes.tree);
+        new_rules::look(store, config, trees, attributes_dir, &was_converted)?;
+    }
     Ok(Collected { change: Some(changes), left_out, aside })
 }
 
@@ -210,13 +217,14 @@ fn mode_of(executable: bool) -> u32 {
     if executable { 0o100_755 } else { 0o100_644 }
 }
 
-/// Counts what a change set changes, and looks for what can't land.
+/// Counts what a change set changes, and looks for what can't land. Whether attributes
+/// are among it.
 fn count(
     store: &Store,
     base: (&CommitId, &TreeId),
     changes: &mut ChangeSet,
-) -> Result<(), GitError> {
-    let mut gits_own = None;
+) -> Result<bool, GitError> {
+    let (mut gits_own, mut attributes) = (None, false);
     let mut submodules: HashSet<Vec<u8>> = HashSet::new();
     for difference in diff(store, base.1, &changes.tree, false)? {
         let difference = difference?;
@@ -236,6 +244,7 @@ fn count(
             let path = String::from_utf8_lossy(path).into_owned();
             changes.paths.push(ChangedPath { kind, path });
         }
+        attributes |= is_attributes(path);
         if gits_own.is_none() && difference.new_mode != 0 && is_gits_own(path) {
             gits_own = Some(path.to_vec());
         }
@@ -251,10 +260,10 @@ fn count(
             submodules.insert(difference.path);
         }
     }
-    match gits_own {
-        Some(path) => check_gits_own_files(store, base.0, &changes.commit, &path),
-        None => Ok(()),
+    if let Some(path) = gits_own {
+        check_gits_own_files(store, base.0, &changes.commit, &path)?;
     }
+    Ok(attributes)
 }
 
 /// Things that were left out: the first by name.
@@ -322,6 +331,8 @@ struct Blobs<'a> {
     attributes: Option<AttributeReader>,
     /// Content that was kept beside the objects.
     lfs: Vec<Pointer>,
+    /// What has become another blob than it is on disk: the first of it.
+    was_converted: Vec<Vec<u8>>,
 }
 
 impl<'a> Blobs<'a> {
@@ -429,6 +440,9 @@ impl<'a> Blobs<'a> {
             .into()),
             (false, _) => {
                 let blob = self.hash_object(path, content)?;
+                if self.was_converted.len() < CONVERTED {
+                    self.was_converted.push(path.to_vec());
+                }
                 self.importer()?.put(path, mode, &blob)
             }
         }

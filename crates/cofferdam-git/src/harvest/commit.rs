@@ -53,8 +53,21 @@ struct Many {
     sent: Vec<(Vec<u8>, u32)>,
 }
 
-/// A directory that goes away.
-struct Scratch(PathBuf);
+/// A directory in a store that goes away.
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(super) fn new(store: &Path) -> Result<Scratch, GitError> {
+        let name = cofferdam_tree::random_name(16).at("make", store)?;
+        let scratch = Scratch(store.join(format!("{SCRATCH}{name}")));
+        std::fs::create_dir(&scratch.0).at("make", &scratch.0)?;
+        Ok(scratch)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -286,9 +299,7 @@ impl<'a> Importer<'a> {
 
 impl Many {
     fn new(store: &Path) -> Result<Many, GitError> {
-        let name = cofferdam_tree::random_name(16).at("make", store)?;
-        let scratch = Scratch(store.join(format!("{SCRATCH}{name}")));
-        std::fs::create_dir(&scratch.0).at("make", &scratch.0)?;
+        let scratch = Scratch::new(store)?;
         let file = |name: &str| {
             let path = scratch.0.join(name);
             let file = File::options().read(true).write(true).create_new(true).open(&path);

@@ -28,6 +28,7 @@
 //! | another commit of a submodule in the task's index | refused by name |
 //! | fifo, socket, device | left out when untracked, as git leaves them out; refused by name in place of a tracked path |
 //! | setuid, setgid file | refused by name |
+//! | a file that attributes in the same change would convert | refused by name |
 //! | a name that git must not check out (`.git` in any spelling) | refused by name |
 //! | below a submodule | refused by name |
 
@@ -36,6 +37,7 @@ mod collect;
 mod commit;
 mod frame;
 mod names;
+mod new_rules;
 mod scan;
 mod tracked;
 

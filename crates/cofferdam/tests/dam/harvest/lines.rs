@@ -1,6 +1,7 @@
 //! Line endings, encodings, and the attributes that decide about them.
 
 use super::{lands_as, outside, prepared, refused, same, same_after, tree};
+use crate::support::World;
 
 const CRLF: &str = r"printf 'one\r\ntwo\r\n' >";
 
@@ -114,29 +115,55 @@ fn attributes_outside_of_the_tree_count() {
     );
 }
 
-/// The base's attributes decide. A task that changes them has its own files read
-/// by the old ones; a later task has the new ones.
+/// The base's attributes decide what a file becomes. One that others in the same change
+/// would make something else of is refused, and lands when they have landed.
 #[test]
 fn attributes_that_a_task_writes_count_from_the_next_task_on() {
-    let first = format!("echo '*.txt text' > .gitattributes; {CRLF} a.txt");
-    let world = prepared("true", "true", false);
-    world.run(&["--no-check"], &first).expect_code(0);
-    assert_eq!(world.git(["cat-file", "-s", "main:a.txt"]), "10", "the base has no attributes");
-    let next = format!("{CRLF} b.txt");
-    let wanted = {
-        let copy = outside(&world, &next);
-        // git would also normalise `a.txt`, as soon as anything touches it.
-        assert!(!copy.is_empty());
-        world.sh_in(&world.dir().join("outside"), "git rev-parse HEAD:b.txt")
+    let crlf = |name: &str| format!("{CRLF} {name}");
+    let refused = |world: &World, script: &str, words: &str| {
+        let head = world.git(["rev-parse", "main"]);
+        world.run(&["--no-check"], script).expect_code(1).says(words);
+        assert_eq!(world.git(["rev-parse", "main"]), head);
+        assert_eq!(world.git(["status", "--porcelain"]), "");
     };
+    let world = prepared("true", "true", false);
+    let adds = "echo '*.txt text' > .gitattributes";
+    refused(&world, &format!("{adds}; {}", crlf("a.txt")), "`a.txt` is to have other line endings");
+    let (plain, next) = ("echo lf > n.txt", crlf("b.txt"));
+    lands_as(
+        &world,
+        &format!("{adds}; {plain}; {}", crlf("c.c")),
+        &outside(&world, &format!("{adds}; {plain}; {}", crlf("c.c"))),
+    );
+    world.sh("rm -rf ../outside");
+    let wanted = outside(&world, &next);
     world.run(&["--no-check"], &next).expect_code(0);
-    assert_eq!(world.git(["rev-parse", "main:b.txt"]), wanted);
-    assert_eq!(world.git(["cat-file", "-s", "main:b.txt"]), "8");
-    let removes = format!("rm .gitattributes; {CRLF} c.txt");
-    world.run(&["--no-check"], &removes).expect_code(0);
-    assert_eq!(world.git(["cat-file", "-s", "main:c.txt"]), "8", "the base's attributes decide");
-    world.run(&["--no-check"], &format!("{CRLF} d.txt")).expect_code(0);
+    assert_eq!(tree(&world, "main"), wanted);
+    let removes = "rm .gitattributes";
+    refused(
+        &world,
+        &format!("{removes}; {}", crlf("d.txt")),
+        "`d.txt` is to be converted otherwise",
+    );
+    world.run(&["--no-check"], &format!("{removes}; echo lf > d.txt")).expect_code(0);
+    world.run(&["--no-check"], &crlf("d.txt")).expect_code(0);
     assert_eq!(world.git(["cat-file", "-s", "main:d.txt"]), "10");
+}
+
+/// A program of the host does not get what a task wrote by way of its attributes either.
+#[test]
+fn attributes_of_the_same_change_lead_through_no_filter() {
+    let world = prepared(
+        "git config filter.up.clean 'tr a-z A-Z'; git config filter.up.smudge 'tr A-Z a-z'",
+        "true",
+        false,
+    );
+    let script = "echo '*.q filter=up' > .gitattributes; echo AbC > n.q";
+    world
+        .run(&["--no-check"], script)
+        .expect_code(1)
+        .says("`n.q` would have to pass through the filter `up`");
+    assert_eq!(world.git(["status", "--porcelain"]), "");
 }
 
 #[test]

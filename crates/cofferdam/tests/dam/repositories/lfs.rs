@@ -87,6 +87,26 @@ fn a_pointer_to_nothing_does_not_land() {
     assert_eq!(world.sh("cmp a.bin f.bin && git status --porcelain"), "");
 }
 
+/// Big files go into history neither as they are nor as pointers that nobody resolves.
+#[test]
+fn a_pattern_that_comes_or_goes_in_the_same_change_is_refused_by_name() {
+    let world = kept();
+    for (script, name) in [
+        (
+            "git lfs track '*.foo' >/dev/null; echo foo > a.foo",
+            "`a.foo` is to be kept by Git LFS by",
+        ),
+        (": > .gitattributes; echo real > n.bin", "`n.bin` is to be kept by Git LFS no more"),
+    ] {
+        world.run(&["--no-check"], script).expect_code(1).says(name);
+        assert_eq!(world.git(["status", "--porcelain"]), "");
+    }
+    world.run(&["--no-check"], "git lfs track '*.foo'").expect_code(0);
+    world.run(&["--no-check"], "echo foo > a.foo").expect_code(0);
+    assert!(world.git(["show", "main:a.foo"]).starts_with("version https://git-lfs"));
+    assert_eq!(world.git(["lfs", "fsck"]), "Git LFS fsck OK");
+}
+
 #[test]
 fn content_that_was_not_fetched_is_named() {
     let world = kept();
