@@ -10,8 +10,25 @@ use crate::CommitId;
 
 const HEADS: &[u8] = b".git/refs/heads";
 const STASH: &[u8] = b".git/refs/stash";
+/// What is there while git is in the middle of something.
+const UNFINISHED: [(&[u8], &str); 6] = [
+    (b".git/MERGE_HEAD", "a merge that was not finished: what is on disk is taken"),
+    (b".git/rebase-merge", "a rebase that was not finished: what is on disk is taken"),
+    (b".git/rebase-apply", "a rebase or `git am` that was not finished: what is on disk is taken"),
+    (b".git/CHERRY_PICK_HEAD", "a cherry-pick that was not finished: what is on disk is taken"),
+    (b".git/REVERT_HEAD", "a revert that was not finished: what is on disk is taken"),
+    (b".git/BISECT_LOG", "a `git bisect` that was not finished: what is on disk is taken"),
+];
 /// More branches than this are not looked at.
 const BRANCHES: u64 = 1000;
+
+/// What git was in the middle of, and what it is.
+pub(super) fn unfinished(upper: &OwnedFd) -> impl Iterator<Item = (&'static [u8], &'static str)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let is_there = move |path| openat2(upper, path, flags, Mode::empty(), resolve).is_ok();
+    UNFINISHED.into_iter().filter(move |(path, _)| is_there(*path))
+}
 
 /// The refs with such work, and what they are.
 pub(super) fn of(upper: &OwnedFd, began_at: &[CommitId]) -> Vec<(Vec<u8>, &'static str)> {

@@ -422,6 +422,9 @@ impl<W: Write> Scan<'_, W> {
         for path in std::mem::take(&mut self.tracked.in_conflict) {
             self.leave_out(&path, "in conflict in the task's git, and taken as it is on disk")?;
         }
+        for (path, what) in aside::unfinished(upper) {
+            self.leave_out(path, what)?;
+        }
         for (path, what) in aside::of(upper, &self.rules.began_at) {
             Frame::Aside { path, what: what.into() }.write(&mut self.out)?;
         }

@@ -266,7 +266,8 @@ fn a_conflict_inside_is_told_of() {
     world
         .run(&["--no-check"], script)
         .expect_code(0)
-        .says("`a.txt` is in conflict in the task's git");
+        .says("`a.txt` is in conflict in the task's git")
+        .says("a merge that was not finished");
 }
 
 /// An index that is split is not taken for one that tracks nothing more.
