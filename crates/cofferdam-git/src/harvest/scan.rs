@@ -360,11 +360,19 @@ impl<W: Write> Scan<'_, W> {
     /// directory of which a sparse checkout has left out the rest.
     fn look_again(&mut self, upper: &OwnedFd) -> Result<(), ScanError> {
         let both = Both::open(upper, &self.lower, self.rules.format)?;
-        both.each(|own, base| match base {
-            Some(base) if !self.carried.contains(base.path.as_slice()) => {
-                self.look_at(upper, own, base)
+        both.each(|own, base| {
+            if let Some(own) = own.filter(|own| own.skips)
+                && !self.tracked.left_out.contains(&own.path)
+                && self.type_in(&self.merged, &own.path)?.is_none()
+            {
+                self.refuse(&own.path, "is left out by a sparse checkout and not as it was")?;
             }
-            _ => Ok(()),
+            match base {
+                Some(base) if !self.carried.contains(base.path.as_slice()) => {
+                    self.look_at(upper, own, base)
+                }
+                _ => Ok(()),
+            }
         })
     }
 

@@ -75,7 +75,8 @@ pub(super) struct Known {
     pub(super) path: Vec<u8>,
     pub(super) mode: u32,
     oid: Vec<u8>,
-    skips: bool,
+    /// Whether a sparse checkout leaves it out.
+    pub(super) skips: bool,
     stage: u8,
 }
 
@@ -105,8 +106,10 @@ pub(super) struct Both {
 }
 
 struct Side {
+    /// Until its end.
     index: Option<Index<BufReader<File>>>,
     now: Known,
+    is_there: bool,
 }
 
 impl Side {
@@ -119,7 +122,8 @@ impl Side {
             }
             _ => None,
         };
-        let mut side = Side { index, now: Known::default() };
+        let is_there = index.is_some();
+        let mut side = Side { index, now: Known::default(), is_there };
         side.step()?;
         Ok(side)
     }
@@ -160,7 +164,7 @@ impl Both {
     /// Without an index of its own in `upper`, the task has the base's.
     pub(super) fn open(upper: &OwnedFd, lower: &OwnedFd, format: ObjectFormat) -> io::Result<Both> {
         let mut own = Side::open(upper, format)?;
-        if own.index.is_none() && own.now.path.is_empty() {
+        if !own.is_there {
             own = Side::open(lower, format)?;
         }
         Ok(Both { own, base: Side::open(lower, format)? })
@@ -229,9 +233,11 @@ impl Tracked {
             self.refuse(own, "is left out by a sparse index, which can't be read here: `git sparse-checkout reapply --no-sparse-index` makes one that can");
         } else if own.mode == GITLINK && base.is_none_or(|base| !own.is_same(base)) {
             self.refuse(own, "is a submodule, and another commit of it can't land");
-        } else if own.skips && base.is_some_and(|base| own.is_same(base)) {
-            self.left_out.insert_with_dirs(&own.path);
+        } else if own.skips {
             self.second_look = true;
+            if base.is_some_and(|base| own.is_same(base)) {
+                self.left_out.insert_with_dirs(&own.path);
+            }
         }
         match base {
             None => self.added.insert_with_dirs(&own.path),

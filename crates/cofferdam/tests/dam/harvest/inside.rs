@@ -205,6 +205,10 @@ fn what_a_sparse_checkout_inside_leaves_out_stays() {
     ] {
         same(setup, script);
     }
+    for makes in ["echo 1 > big/b", "echo 1 > big/new"] {
+        let script = format!("{makes}; git add big; git commit -qm b; git sparse-checkout set src");
+        refused(setup, &script, "is left out by a sparse checkout and not as it was");
+    }
     refused(setup, "git sparse-checkout set --sparse-index src; echo z > src/z", "sparse index");
 }
 
@@ -215,6 +219,7 @@ fn what_the_task_tracks_no_more_is_gone() {
         "git rm -rq --cached build; echo build/ > .gitignore; git add .gitignore; git commit -qm untrack",
         "git rm -q --cached build/o build/deep/d; printf 'build/o\\ndeep\\n' > .gitignore; echo 2 > build/o",
         "git rm -rq --cached build; echo 2 > build/p",
+        "git rm -rq --cached .; echo '*' > .gitignore",
         "git update-index --index-version 4; git rm -rq --cached build; echo build > .gitignore; mkdir n; echo n > n/n",
     ] {
         same(setup, script);
