@@ -369,6 +369,11 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
         let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
         context.lend_objects(&job.store, &pinned, &have)?;
     }
+    if job.request.carry_dirty {
+        // The index names them.
+        let base = Facts::need("base", job.facts.base.as_ref())?;
+        context.lend_objects(&job.store, base, &[pinned.as_str()])?;
+    }
     let mut carried = Vec::new();
     for path in &job.request.carry {
         for copied in context.carry(&job.place.top, path)? {
@@ -449,7 +454,8 @@ fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
             .setting("core.splitIndex=false")
             .setting(lfs_storage.clone())
     };
-    git().args(["add", "--all"]).run()?;
+    let added = git().args(["add", "--all"]).run();
+    added.map_err(|error| not_carried(error.into()))?;
     let tree = cofferdam_git::TreeId(git().args(["write-tree"]).oid()?);
     std::fs::remove_file(&index).at("remove", &index)?;
     let mut text = job.commit_text()?;
@@ -460,6 +466,19 @@ fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
     job.facts.base = Some(commit);
     job.facts.base_tree = Some(tree);
     Ok(())
+}
+
+/// Names the file that `git add` could not read; anything else is what it was.
+fn not_carried(error: Error) -> Error {
+    let Error::Git(GitError::Failed { stderr, .. }) = &error else { return error };
+    let unread = stderr.lines().find_map(|line| {
+        line.strip_prefix("error: open(\"")?.strip_suffix("\"): Permission denied")
+    });
+    let Some(path) = unread else { return error };
+    Error::usage(
+        format!("`{path}` can't be read by you, so `--carry-dirty` can't take it along"),
+        "make it readable, or ignore it: `.git/info/exclude` is for you alone",
+    )
 }
 
 /// Second arrow: the command, in its context. Whether to go on.

@@ -1,6 +1,6 @@
 //! The line from a context to a landing.
 
-use crate::support::World;
+use crate::support::{World, is_root, levels};
 
 #[test]
 fn a_good_change_lands_on_the_current_branch_and_the_checkout_follows() {
@@ -167,6 +167,42 @@ fn uncommitted_work_carried_along_does_not_land_with_the_task() {
     assert_eq!(world.read("a.txt"), "dirty\ndraft\n");
     assert_eq!(world.git(["status", "--porcelain"]), " M src/b.txt\n?? draft.txt");
     assert_eq!(world.git(["show", "main:src/b.txt"]), "b");
+}
+
+#[test]
+fn git_inside_works_on_uncommitted_work_that_was_carried_along() {
+    for level in levels() {
+        let mut world = World::new();
+        world.at_level(level);
+        world.write("a.txt", "dirty\n");
+        world.write("sub/draft.txt", "draft\n");
+        let done = world.run(
+            &["--carry-dirty", "--no-check"],
+            "set -e; git cat-file -p :a.txt; git cat-file -p :sub/draft.txt; git fsck --strict
+             echo s > src/b.txt; git stash --quiet; git stash pop --quiet
+             git add --all; git commit --quiet --message inside; git show --stat HEAD >/dev/null
+             git fsck --strict",
+        );
+        done.expect_code(0);
+        assert!(done.stdout.starts_with("dirty\ndraft\n"), "{}", done.stdout);
+        // What was carried does not land with it, though the task has committed it.
+        assert_eq!(world.git(["show", "main:src/b.txt", "main:a.txt"]), "s\nhello");
+        assert_eq!(world.git(["status", "--porcelain"]), " M a.txt\n?? sub/");
+    }
+}
+
+#[test]
+fn an_unreadable_file_that_is_to_be_carried_along_is_named() {
+    let world = World::new();
+    world.write("mine.txt", "mine\n");
+    world.sh("chmod 000 mine.txt");
+    let done = world.run(&["--carry-dirty", "--no-check"], "cp mine.txt theirs.txt");
+    if is_root() {
+        // Who may read everything takes it along.
+        done.expect_code(0);
+    } else {
+        done.expect_code(2).says("`mine.txt` can't be read by you");
+    }
 }
 
 #[test]
