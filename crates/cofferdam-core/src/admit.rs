@@ -340,8 +340,25 @@ fn target(
             if text.starts_with('-') || text.contains("..") {
                 return Err(Error::usage(format!("`{text}` is no name of a branch"), None));
             }
-            if found.repo.resolve(&branch)?.is_some() {
-                return Ok(TargetRef::Branch { name: branch });
+            // Checkouts and other landings have to be found by the ref that moves.
+            let behind = found.repo.ref_behind(&branch)?;
+            let is_symbolic = behind != branch;
+            let target = TargetRef::Branch { name: behind.clone() };
+            if is_symbolic && !behind.starts_with("refs/heads/") {
+                return Err(Error::usage(
+                    format!("`{text}` stands for `{behind}`, which is no branch"),
+                    "`--into BRANCH` names another branch",
+                ));
+            }
+            if found.repo.resolve(&behind)?.is_some() {
+                return Ok(target);
+            }
+            if is_symbolic {
+                return Err(Error::usage(
+                    format!("`{text}` stands for the branch `{target}`, which does not exist"),
+                    "`--into BRANCH` names another branch; `git symbolic-ref` shows and changes \
+                     what one stands for",
+                ));
             }
             match RemoteBranch::parse(text, config) {
                 Some(remote) => Ok(TargetRef::Remote(remote)),

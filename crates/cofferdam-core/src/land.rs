@@ -54,6 +54,11 @@ enum Published {
 /// # Errors
 /// When something of ours fails; the task's record then says so.
 pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
+    // The branch can have become a symbolic one while the task waited.
+    if let TargetRef::Branch { name } = job.target() {
+        let name = job.repo.ref_behind(name)?;
+        job.facts.target = Some(TargetRef::Branch { name });
+    }
     let Some(_lock) = admission(job)? else {
         // Of a task that waits anyway nothing has changed.
         return if job.state.is_live() {

@@ -37,6 +37,7 @@ pub mod publish;
 pub mod remote;
 mod repo;
 mod store;
+mod symbolic;
 mod told;
 pub mod version;
 

@@ -20,8 +20,8 @@ pub struct Worktree {
     pub git_dir: PathBuf,
 }
 
-/// The worktrees that have `branch` (a full ref name) checked out, or are in the
-/// middle of a rebase or bisect of it.
+/// The worktrees that have `branch` (a full ref name, of no symbolic ref) checked out, by
+/// whatever name, or are in the middle of a rebase or bisect of it.
 ///
 /// # Errors
 /// [`GitError`].
@@ -30,16 +30,19 @@ pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, Gi
     for git_dir in git_dirs(repo) {
         let head = head_of(repo, &git_dir)?;
         let named = |file: &str| {
-            std::fs::read_to_string(git_dir.join(file)).is_ok_and(|name| {
-                let name = name.trim();
-                name == branch || branch.strip_prefix("refs/heads/") == Some(name)
-            })
+            let Ok(name) = std::fs::read_to_string(git_dir.join(file)) else { return Ok(false) };
+            let name = name.trim();
+            let full = match name.strip_prefix("refs/") {
+                Some(_) => name.to_owned(),
+                None => format!("refs/heads/{name}"),
+            };
+            Ok::<_, GitError>(full == branch || repo.ref_behind(&full)? == branch)
         };
         let checked_out = head.as_deref() == Some(branch);
         if !checked_out
-            && !named("rebase-merge/head-name")
-            && !named("rebase-apply/head-name")
-            && !named("BISECT_START")
+            && !named("rebase-merge/head-name")?
+            && !named("rebase-apply/head-name")?
+            && !named("BISECT_START")?
         {
             continue;
         }
@@ -50,7 +53,7 @@ pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, Gi
     Ok(found)
 }
 
-/// The branch that a worktree's HEAD names.
+/// The branch that a worktree's HEAD stands for.
 fn head_of(repo: &Repository, git_dir: &Path) -> Result<Option<String>, GitError> {
     let file = git_dir.join("HEAD");
     let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -58,7 +61,7 @@ fn head_of(repo: &Repository, git_dir: &Path) -> Result<Option<String>, GitError
     // A file that stands for something else: with reftables it is a dummy, very
     // old repositories have a link there.
     if named != Some("refs/heads/.invalid") && !file.is_symlink() {
-        return Ok(named.map(str::to_owned));
+        return named.map(|name| repo.ref_behind(name)).transpose();
     }
     let done = GitCommand::persons(git_dir, repo.owner.as_ref())
         .args(["symbolic-ref", "--quiet", "HEAD"])

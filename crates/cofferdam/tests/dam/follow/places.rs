@@ -49,18 +49,77 @@ fn a_linked_worktree_that_has_the_target_follows() {
     run_in(&world, "repo", &["--into", "side"], "echo more > a.txt").expect_code(0);
 }
 
-#[test]
-fn a_checkout_on_reftables_follows() {
-    let world = World::new();
+/// Makes a repository `tables` whose refs are in tables; false where git knows none.
+fn make_tables(world: &World) -> bool {
     let made = std::process::Command::new("git")
         .args(["init", "-q", "--ref-format=reftable", "-b", "main", "tables"])
         .current_dir(world.dir())
         .output();
     if !made.is_ok_and(|done| done.status.success()) {
         eprintln!("SKIPPED: this git has no reftables");
+        return false;
+    }
+    world.sh("cd ../tables; git config user.name A; git config user.email a@b; echo 1 > a.txt; git add -A; git commit -qm first");
+    true
+}
+
+#[test]
+fn a_checkout_follows_whatever_symbolic_branch_names_the_target() {
+    symbolic_branches(&World::new(), "repo");
+}
+
+#[test]
+fn symbolic_branches_on_reftables_are_followed() {
+    let world = World::new();
+    if make_tables(&world) {
+        symbolic_branches(&world, "tables");
+    }
+}
+
+fn symbolic_branches(world: &World, repo: &str) {
+    let dir = world.dir().join(repo);
+    let clean = |files: &str| {
+        assert_eq!(world.sh_in(&dir, "git status --porcelain; cat [x-z]*"), files);
+    };
+    world.sh_in(&dir, "git symbolic-ref refs/heads/alias refs/heads/main");
+    world.sh_in(&dir, "git symbolic-ref refs/heads/far refs/heads/alias");
+    run_in(world, repo, &["--into", "far", "--name", "t"], "echo w > x1").expect_code(0);
+    clean("w");
+    // Landings into one branch are serial, so all of them have to call it the same.
+    assert_eq!(world.task("t")["target"], "main");
+    world.sh_in(&dir, "git symbolic-ref HEAD refs/heads/far");
+    run_in(world, repo, &[], "echo x > x2").expect_code(0);
+    clean("w\nx");
+    run_in(world, repo, &["--into", "main"], "echo y > x3").expect_code(0);
+    clean("w\nx\ny");
+    // Symbolic since the task was harvested.
+    world.sh_in(&dir, "git branch late main; git symbolic-ref HEAD refs/heads/main");
+    run_in(world, repo, &["--no-land", "--into", "late", "--name", "late"], "echo z > x4")
+        .expect_code(8);
+    world.sh_in(&dir, "git symbolic-ref refs/heads/late refs/heads/main");
+    world.dam(["land", "--no-check", "late"]).expect_code(0);
+    clean("w\nx\ny\nz");
+    for symbolic in ["alias", "far", "late"] {
+        world.sh_in(&dir, &format!("git symbolic-ref -q refs/heads/{symbolic}"));
+    }
+    // What stands for no branch is no target.
+    world.sh_in(&dir, "git symbolic-ref refs/heads/dangling refs/heads/gone");
+    run_in(world, repo, &["--into", "dangling"], "echo x > x")
+        .expect_code(2)
+        .says("`dangling` stands for the branch `gone`, which does not exist");
+    world.sh_in(&dir, "git tag one; git symbolic-ref refs/heads/tag refs/tags/one");
+    run_in(world, repo, &["--into", "tag"], "echo x > x")
+        .expect_code(2)
+        .says("`tag` stands for `refs/tags/one`, which is no branch");
+}
+
+#[test]
+fn a_checkout_on_reftables_follows() {
+    let world = World::new();
+    if !make_tables(&world) {
         return;
     }
-    world.sh("cd ../tables; git config user.name A; git config user.email a@b; echo 1 > a.txt; git add -A; git commit -qm first; git worktree add -q -b side ../linked");
+    world.sh("cd ../tables; git worktree add -q -b side ../linked");
     run_in(&world, "tables", &[], "echo 2 > a.txt").expect_code(0);
     assert_eq!(world.sh("cd ../tables; git status --porcelain; cat a.txt"), "2");
     run_in(&world, "tables", &["--into", "side"], "echo 3 > a.txt").expect_code(0);
