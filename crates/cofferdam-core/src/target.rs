@@ -224,11 +224,12 @@ impl Target for Branch<'_> {
     }
 
     fn stage(&self, change: Change<'_>) -> Result<Staged, PublishError> {
+        let worktrees = follow::worktrees_on(self.repo, self.name)?;
         if !self.can_borrow() {
             self.move_objects(change)?;
         }
         let mut locks = Vec::new();
-        for worktree in follow::worktrees_on(self.repo, self.name)? {
+        for worktree in worktrees {
             locks.push(LockDraft::new(self.repo, worktree, change.task)?);
         }
         Ok(Staged { locks })

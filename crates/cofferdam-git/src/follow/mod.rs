@@ -64,6 +64,19 @@ pub enum InTheWay {
         /// Where.
         worktree: PathBuf,
     },
+    /// A linked worktree that is not where it was: unmounted, moved or deleted. The index
+    /// of one that comes back would not know of the landing.
+    #[error(
+        "the worktree `{}` has the branch checked out and is not there now; if it is gone for good, {}`git worktree prune` forgets it",
+        worktree.display(),
+        if *locked { format!("`git worktree unlock {}` and ", worktree.display()) } else { String::new() }
+    )]
+    Missing {
+        /// Where it was.
+        worktree: PathBuf,
+        /// Whether git was told not to forget it.
+        locked: bool,
+    },
     /// Somebody holds the index.
     #[error(transparent)]
     IndexLocked(Locked),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_tree::TextOrBytes;
 use serde_with::As;
 
+use super::{FollowError, InTheWay};
 use crate::{GitCommand, GitError, Repository};
 
 /// A worktree of the repository that has a branch checked out.
@@ -24,8 +25,8 @@ pub struct Worktree {
 /// whatever name, or are in the middle of a rebase or bisect of it.
 ///
 /// # Errors
-/// [`GitError`].
-pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, GitError> {
+/// [`InTheWay::Missing`] when one of them is not there: it can come back.
+pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, FollowError> {
     let mut found = Vec::new();
     for git_dir in git_dirs(repo) {
         let head = head_of(repo, &git_dir)?;
@@ -47,6 +48,12 @@ pub fn worktrees_on(repo: &Repository, branch: &str) -> Result<Vec<Worktree>, Gi
             continue;
         }
         if let Some(dir) = top_of(repo, &git_dir)? {
+            // A mount point stays when what was mounted there has gone.
+            let linked = git_dir != repo.git_dir && git_dir != repo.common_dir;
+            if linked && dir.join(".git").symlink_metadata().is_err() {
+                let locked = git_dir.join("locked").exists();
+                return Err(InTheWay::Missing { worktree: dir, locked }.into());
+            }
             found.push(Worktree { dir, git_dir });
         }
     }
@@ -84,8 +91,7 @@ fn a_path(line: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(line.strip_suffix(b"\n").unwrap_or(line)))
 }
 
-/// The top directory that belongs to a git directory; none for a bare repository
-/// and for a linked worktree whose directory is gone.
+/// The top directory that belongs to a git directory; none for a bare repository.
 fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError> {
     if git_dir == repo.git_dir {
         return Ok(repo.worktree.clone());
@@ -94,7 +100,8 @@ fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError
         let link = std::fs::read(git_dir.join("gitdir")).unwrap_or_default();
         // From git 2.48 on it may be relative.
         let top = git_dir.join(a_path(&link)).parent().map(Path::to_owned);
-        return Ok(top.filter(|top| !link.is_empty() && top.is_dir()));
+        // To git as well, one without a place is none.
+        return Ok(top.filter(|_| !link.is_empty()));
     }
     let done = GitCommand::persons(git_dir, repo.owner.as_ref())
         .args(["config", "--get", "core.bare"])

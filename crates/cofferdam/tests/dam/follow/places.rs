@@ -44,9 +44,38 @@ fn a_linked_worktree_that_has_the_target_follows() {
     run_in(&world, "linked", &["--into", "main"], "echo up > up.txt").expect_code(0);
     assert_eq!(world.read("up.txt"), "up\n");
     assert_eq!(world.git(["status", "--porcelain"]), "");
-    // One whose directory is gone is nobody's.
+}
+
+#[test]
+fn a_linked_worktree_that_is_away_is_waited_for_or_forgotten() {
+    let world = World::new();
+    world.sh("git worktree add -q -b side ../linked; git worktree lock ../linked");
+    let into_side = |name: &str, script: &str| {
+        run_in(&world, "repo", &["--into", "side", "--name", name], script)
+    };
+    // What was mounted there, and then the directory as well.
+    for away in ["mv ../linked ../away; mkdir ../linked", "rmdir ../linked"] {
+        world.sh(away);
+        let tip = world.git(["rev-parse", "side"]);
+        into_side("t", "echo z > z")
+            .expect_code(8)
+            .says(&format!("`{}` has the branch", world.dir().join("linked").display()))
+            .says("git worktree prune");
+        assert_eq!(world.state_of("t"), "ready");
+        assert_eq!(world.git(["rev-parse", "side"]), tip);
+        world.dam(["drop", "t"]).expect_code(0);
+    }
+    // It comes back.
+    into_side("u", "echo z > z").expect_code(8);
+    world.sh("mv ../away ../linked");
+    world.dam(["land", "u"]).expect_code(0);
+    assert_eq!(world.sh("cd ../linked; git status --porcelain; cat z"), "z");
+    // It is gone for good.
     world.sh("rm -r ../linked");
-    run_in(&world, "repo", &["--into", "side"], "echo more > a.txt").expect_code(0);
+    into_side("v", "echo v > z").expect_code(8).says("git worktree unlock");
+    world.sh("git worktree unlock ../linked; git worktree prune");
+    world.dam(["land", "v"]).expect_code(0);
+    assert_eq!(world.git(["show", "side:z"]), "v");
 }
 
 /// Makes a repository `tables` whose refs are in tables; false where git knows none.
