@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{Discovered, Objects, PersonConfig, Repository, Started, gitdir};
+use cofferdam_git::{Discovered, Objects, Oid, PersonConfig, Repository, Started, gitdir};
 use cofferdam_ledger::{NewTask, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
@@ -115,8 +115,9 @@ pub(crate) fn admit<'a>(
     // The base is the target's tip, which need not be what is checked out.
     if request.base.is_none() && tip != found.commit {
         found.tree = store.tree_of(&tip)?;
-        found.commit = tip;
+        found.commit.clone_from(&tip);
     }
+    refuse_replaced(&found.repo, &config, &[&tip.0, &found.commit.0, &found.tree.0])?;
     let owner_of = found.repo.worktree.clone().unwrap_or_else(|| found.repo.common_dir.clone());
     let ids = Ids::for_task(&owner_of).at("look at", &owner_of)?;
     if request.wall == Wall::Nested {
@@ -251,6 +252,23 @@ pub(crate) fn refuse_another(repo: &Repository, dir: &Path) -> Result<(), Error>
         hint: Some(format!(
             "`dam` works on the repository that it is started in: change there, or unset `{name}`"
         )),
+    })
+}
+
+/// Refuses where the person's git shows something else than what is there: a checkout
+/// that follows would undo it, or be undone by it.
+pub(crate) fn refuse_replaced(
+    repo: &Repository,
+    config: &PersonConfig,
+    objects: &[&Oid],
+) -> Result<(), Error> {
+    let Some(oid) = repo.replaced(config, objects)? else { return Ok(()) };
+    Err(Error::Usage {
+        message: format!(
+            "`refs/replace/{oid}` lets your git show another object in the place of `{oid}`, and \
+             `dam` does not follow that"
+        ),
+        hint: Some(format!("`git replace -d {oid}` ends that; look at `git status` then")),
     })
 }
 

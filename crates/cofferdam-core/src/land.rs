@@ -23,6 +23,7 @@ use cofferdam_ledger::{
 };
 use cofferdam_tree::{BytePath, Lock};
 
+use crate::admit::refuse_replaced;
 use crate::config::Config;
 use crate::error::IoContext;
 use crate::facts::Facts;
@@ -183,6 +184,7 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         }
     };
     let tip_tree = objects.tree_of(&tip)?;
+    refuse_replaced(&job.repo, &job.config, &[&tip.0, &tip_tree.0])?;
     let attributes = job.stack()?.attributes(&job.dam.layers);
     let scratch = job.dir.path().join("merge");
     std::fs::create_dir_all(&scratch).at("make", &scratch)?;

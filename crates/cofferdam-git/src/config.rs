@@ -65,7 +65,17 @@ impl PersonConfig {
     /// Whether the executable bit of files is to be ignored (`core.fileMode`).
     #[must_use]
     pub fn ignores_modes(&self) -> bool {
-        let value = self.get("core.filemode").map(str::to_ascii_lowercase);
+        self.is_false("core.filemode")
+    }
+
+    /// Whether git shows every object as it is, replaced or not (`core.useReplaceRefs`).
+    #[must_use]
+    pub fn ignores_replacements(&self) -> bool {
+        self.is_false("core.usereplacerefs")
+    }
+
+    fn is_false(&self, key: &str) -> bool {
+        let value = self.get(key).map(str::to_ascii_lowercase);
         matches!(value.as_deref(), Some("false" | "no" | "off" | "0" | ""))
     }
 

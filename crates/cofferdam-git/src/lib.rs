@@ -35,6 +35,7 @@ mod packs;
 pub mod pattern;
 pub mod publish;
 pub mod remote;
+mod replace;
 mod repo;
 mod store;
 mod symbolic;

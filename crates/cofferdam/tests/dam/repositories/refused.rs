@@ -128,3 +128,42 @@ fn a_dirty_checkout_is_told_and_lands_where_nothing_is_in_the_way() {
         .says("uncommitted changes are in the way");
     assert_eq!(world.read("src/b.txt"), "dirty\n");
 }
+
+#[test]
+fn a_tip_that_git_shows_another_commit_for() {
+    for refs in ["--quiet", "--ref-format=reftable"] {
+        let mut world = world();
+        let init = ["init", "--quiet", refs, "../replacing"];
+        if !world.command("git").args(init).output().is_ok_and(|done| done.status.success()) {
+            eprintln!("SKIPPED: this git knows no `{refs}`");
+            continue;
+        }
+        at(&mut world, "replacing");
+        world.write("a.txt", "a\n");
+        world.commit("first");
+        world.write("r.txt", "r\n");
+        world.commit("second");
+        let tip = world.git(["rev-parse", "HEAD"]);
+        let replace = "git replace HEAD $(git commit-tree HEAD~1^{tree} -m f -p HEAD~1)";
+        let mend = format!("git replace -d {tip} >/dev/null; git reset -q --hard");
+        world.sh(&format!("{replace}; git reset -q --hard"));
+        refuses(&world, &[], &tip).says("git replace -d");
+        world.sh("git pack-refs --all");
+        refuses(&world, &[], &tip);
+        refuses(&world, &["--branch", "--base", &tip], &tip);
+        world.run(&["--no-check", "--branch", "--base", "main~1"], "echo x > x").expect_code(0);
+        // A task that waits goes on waiting.
+        world.sh(&mend);
+        world.run(&["--no-check", "--no-land", "--name", "t"], "echo t > t").expect_code(8);
+        world.sh(replace);
+        world.dam(["land", "--no-check", "t"]).expect_code(2).says(&tip);
+        assert_eq!(world.state_of("t"), "ready");
+        world.sh(&mend);
+        world.dam(["land", "--no-check", "t"]).expect_code(0);
+        assert_eq!(world.git(["status", "--porcelain"]), "");
+        // Who has git not follow them can have them.
+        world.sh(&format!("git config core.useReplaceRefs false; {replace}"));
+        world.run(&["--no-check"], "echo y > y").expect_code(0);
+        assert_eq!(world.git(["status", "--porcelain"]), "");
+    }
+}
