@@ -17,6 +17,7 @@
 //!    [`Entry::open_file`], which never waits (a fifo named `main.rs` would
 //!    block a plain `open` for ever) and proves that it got the file that was
 //!    stat'ed.
+//! 5. Nothing is changed, but for modes where [`Walker::opening_up`] was asked for.
 //!
 //! Depth is bounded by a cap alone: see `descent` for why neither descriptors
 //! nor the stack are. The tree should be quiet; when it is not, the walk ends
@@ -36,8 +37,8 @@
 use crate::descent::{Descent, c_name, open_beneath, open_dir, read_names};
 use crate::path::BytePath;
 use crate::stat::{FileTime, Identity, Probe, probe_at, probe_fd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BinaryHeap;
 use std::ffi::{CStr, CString};
@@ -274,6 +275,8 @@ pub struct Totals {
 pub struct Walker {
     root: OwnedFd,
     caps: Caps,
+    /// Whether what the owner may not read is made readable.
+    opens_up: bool,
 }
 
 /// Most bytes of names that one directory holds in memory, and all of them together.
@@ -307,7 +310,16 @@ impl Walker {
     /// A walker below `root`, a directory opened in any way (`O_PATH` too).
     #[must_use]
     pub fn new(root: OwnedFd, caps: Caps) -> Self {
-        Self { root, caps }
+        Self { root, caps, opens_up: false }
+    }
+
+    /// Gives the caller the right to read each directory and file of its own that it comes
+    /// to, when `wanted`: for a tree that is the caller's to change. An entry has the mode
+    /// that was found, of files with one name.
+    #[must_use]
+    pub fn opening_up(mut self, wanted: bool) -> Self {
+        self.opens_up = wanted;
+        self
     }
 
     /// Visits everything below the root.
@@ -443,6 +455,9 @@ impl Walker {
         if probe.mount_root {
             return Err(fail(Errno::XDEV));
         }
+        if self.opens_up && is_closed(&probe) {
+            let_owner_read(dir, name).map_err(fail)?;
+        }
         let size = probe.stat.size;
         let executable = probe.stat.mode & 0o100 != 0;
         let device = |kind| Found::Device { kind, major: probe.rdev.0, minor: probe.rdev.1 };
@@ -482,6 +497,40 @@ impl Walker {
         };
         Ok((found, probe, None))
     }
+}
+
+/// Lets the owner read the file or directory at `path` below `top`, also when it has mode
+/// 000. Other names of a file may lie elsewhere: one that has any stays as it is.
+///
+/// # Errors
+/// The kernel's answer; that it is somebody else's.
+pub fn open_up(top: impl AsFd, path: &[u8]) -> std::io::Result<()> {
+    Ok(let_owner_read(top.as_fd(), &c_name(path)?)?)
+}
+
+fn let_owner_read(dir: BorrowedFd<'_>, path: &CStr) -> Result<(), Errno> {
+    let fd = open_beneath(dir, path, OFlags::PATH, Mode::empty())?;
+    let probe = probe_fd(&fd)?;
+    if !is_closed(&probe) {
+        return Ok(());
+    }
+    // An O_PATH descriptor refuses fchmod; its /proc link leads to this very inode (open(2)).
+    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let mode = Mode::from_raw_mode(probe.stat.mode & 0o7777 | needed(&probe));
+    rustix::fs::chmodat(CWD, &*link, mode, AtFlags::empty())
+}
+
+/// What the owner has to be allowed to have it read.
+fn needed(probe: &Probe) -> u32 {
+    match probe.file_type() {
+        FileType::Directory => 0o500,
+        FileType::RegularFile if probe.links == 1 => 0o400,
+        _ => 0,
+    }
+}
+
+fn is_closed(probe: &Probe) -> bool {
+    probe.stat.mode & needed(probe) != needed(probe)
 }
 
 /// What listing a directory ended with.

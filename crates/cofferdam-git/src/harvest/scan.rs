@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use cofferdam_tree::walk::{Caps, Entry, Found, Visit, WalkError, Walker};
+use cofferdam_tree::walk::{Caps, Entry, Found, Visit, WalkError, Walker, open_up};
 use gix_ignore::glob::pattern::Case;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 
@@ -149,7 +149,8 @@ fn scan_from(
     scan.tell_of_git(&upper)?;
     scan.enter(b"", false)?;
     let own = upper.try_clone()?;
-    let mut result = Walker::new(upper, caps).walk::<ScanError>(&mut |entry| scan.visit(entry));
+    let mut walker = Walker::new(upper, caps).opening_up(whole);
+    let mut result = walker.walk::<ScanError>(&mut |entry| scan.visit(entry));
     if whole && result.is_ok() {
         let base = scan.lower.try_clone()?;
         result = Walker::new(base, caps).walk::<ScanError>(&mut |entry| scan.was_there(entry));
@@ -565,6 +566,10 @@ impl<W: Write> Scan<'_, W> {
             file.push(b'/');
         }
         file.extend(IGNORE_FILE);
+        if self.whole {
+            // Read before its turn comes. What it says is not known when it can't be read.
+            let _ = open_up(&self.merged, &file);
+        }
         let bytes = read_plain_file(&self.merged, &file)?;
         let source = Path::new(std::ffi::OsStr::from_bytes(&file)).to_owned();
         self.ignore.add_patterns_buffer(&bytes, source, Some(Path::new("")), parse())?;

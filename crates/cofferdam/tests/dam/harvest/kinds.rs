@@ -1,6 +1,6 @@
 //! Everything that can lie in a directory, and what takes the place of what.
 
-use super::{lands_as, prepared, refused, same, tree};
+use super::{lands_as, outside, prepared, refused, same, tree, ways};
 
 #[test]
 fn modes() {
@@ -8,6 +8,21 @@ fn modes() {
         "echo x > tool; chmod 755 tool; echo y > plain",
         "chmod 644 tool; chmod 755 plain; echo n > new; chmod 700 new; echo r > readonly; chmod 444 readonly; chmod 711 ci",
     );
+}
+
+#[test]
+fn what_a_task_makes_unreadable_lands_all_the_same() {
+    let setup = "mkdir -p sub/deep; echo s > sub/deep/s; echo 1 > sub/gone";
+    let work = "echo n > sub/deep/n; rm sub/gone; echo f > closed; mkdir ignored; \
+                echo '*.skip' > sub/.gitignore; echo x > sub/x.skip; echo /ignored >> .gitignore";
+    let close = "chmod 000 closed .gitignore sub/deep/* sub/.gitignore sub/x.skip; \
+                 chmod 000 sub/deep ignored; chmod 000 sub; chmod 000 .";
+    for (level, delta) in ways() {
+        let mut world = prepared("true", setup, delta);
+        world.at_level(level);
+        let wanted = outside(&world, work);
+        lands_as(&world, &format!("{work}; {close}"), &wanted);
+    }
 }
 
 #[test]
