@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{Discovered, Objects, Oid, PersonConfig, Repository, Started, gitdir};
+use cofferdam_git::{
+    Discovered, FoundIn, Objects, Oid, PersonConfig, Repository, Started, gitdir,
+};
 use cofferdam_ledger::{NewTask, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
@@ -343,8 +345,29 @@ fn target(
             }
         }
         Into::Current if found.repo.worktree.is_none() => Err(Error::usage(
-            "this is a bare repository, nothing is checked out to land on",
-            "`--into BRANCH` names the branch, `--branch` makes a new one",
+            match &found.repo.found_in {
+                FoundIn::Worktree | FoundIn::Bare => {
+                    "this is a bare repository, nothing is checked out to land on".to_owned()
+                }
+                FoundIn::GitDir => format!(
+                    "this is inside of the git directory `{}`, and not in a worktree",
+                    found.repo.git_dir.display()
+                ),
+                FoundIn::Outside(worktree) => format!(
+                    "the worktree of this repository is `{}` (`core.worktree`), and this is \
+                     outside of it",
+                    worktree.display()
+                ),
+            },
+            match found.repo.found_in {
+                FoundIn::Worktree | FoundIn::Bare => {
+                    "`--into BRANCH` names the branch, `--branch` makes a new one"
+                }
+                FoundIn::GitDir | FoundIn::Outside(_) => {
+                    "change into the worktree; or `--into BRANCH` names the branch, `--branch` \
+                     makes a new one"
+                }
+            },
         )),
         Into::Current => match &found.branch {
             Some(branch) => Ok(TargetRef::Branch { name: branch.clone() }),

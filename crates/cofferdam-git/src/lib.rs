@@ -47,7 +47,7 @@ pub use config::PersonConfig;
 pub use index::copy_index;
 pub use objects::Objects;
 pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
-pub use repo::{Discovered, Discovery, Repository};
+pub use repo::{Discovered, Discovery, FoundIn, Repository};
 pub use store::Store;
 pub use told::Told;
 

@@ -18,8 +18,10 @@ const USAGE: i32 = 129;
 /// A repository of the person's, found from a directory inside it.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    /// Top directory of the worktree; none for a bare repository.
+    /// Top directory of the worktree; none for a bare repository, or outside of it.
     pub worktree: Option<PathBuf>,
+    /// Where the repository was looked for.
+    pub found_in: FoundIn,
     /// This worktree's git directory.
     pub git_dir: PathBuf,
     /// The git directory that all worktrees share.
@@ -30,6 +32,19 @@ pub struct Repository {
     pub format: ObjectFormat,
     /// As whom git works on it, when root started us and does not own it.
     pub owner: Option<RunAs>,
+}
+
+/// Where in a repository a directory is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FoundIn {
+    /// In its worktree.
+    Worktree,
+    /// In one that has none.
+    Bare,
+    /// In its git directory.
+    GitDir,
+    /// Elsewhere: the configuration names this directory as the worktree.
+    Outside(PathBuf),
 }
 
 /// What one look at a repository gives.
@@ -100,15 +115,20 @@ impl<'a> Discovery<'a> {
         if at_head.status.code() == Some(USAGE) {
             version::query()?;
         }
-        let (repo, lines) = answered(self.dir, self.owner, self.place, 3)?;
+        let (repo, lines) = answered(self.dir, self.owner, self.place)?;
         let oid = |at: usize| lines.get(at).and_then(|line| Oid::parse(line));
-        let (Some(commit), Some(tree), Some(head)) = (oid(0), oid(1), lines.get(2)) else {
+        let (Some(commit), Some(tree)) = (oid(0), oid(1)) else {
             return Err(match self.base {
                 None => GitError::Unborn(self.dir.into()),
                 Some(base) => GitError::NoSuchRevision(base.to_owned()),
             });
         };
-        let branch = head.starts_with("refs/heads/").then(|| head.clone());
+        let head = match lines.get(2) {
+            Some(head) => Some(head.clone()),
+            // Beside a tag or branch of the name `HEAD`, it is said to be ambiguous.
+            None => repo.head()?,
+        };
+        let branch = head.filter(|head| head.starts_with("refs/heads/"));
         let config = PersonConfig::finish(self.config)?;
         let at_head = top_file_in(&at_head.stdout, "HEAD", self.file);
         let (commit, tree) = (CommitId(commit), TreeId(tree));
@@ -127,7 +147,7 @@ impl Repository {
         }
         let owner = RunAs::owner_of(dir).at("look at", dir)?;
         let asked = ask(GitCommand::discovering(owner.as_ref()).current_dir(dir), &[])?;
-        Ok(answered(dir, owner, asked, 0)?.0)
+        Ok(answered(dir, owner, asked)?.0)
     }
 
     /// The variable of the caller's that names another repository than this one, for a
@@ -183,6 +203,16 @@ impl Repository {
             let _ = write!(key, "{byte:02x}");
         }
         key
+    }
+
+    /// The ref that HEAD names; none when it is detached.
+    fn head(&self) -> Result<Option<String>, GitError> {
+        let done = self.git().args(["symbolic-ref", "--quiet", "HEAD"]).finish()?;
+        match done.status.code() {
+            Some(0) => Ok(Some(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())),
+            Some(1) => Ok(None),
+            _ => Err(done.failed()),
+        }
     }
 
     /// What a ref points at; none when it does not exist.
@@ -253,18 +283,16 @@ fn ask<'a>(
         .args(["--is-inside-work-tree"])
         .args(questions)
         // Last: without a worktree it is an error.
-        .args(["--show-cdup"])
+        .args([&mark, "--show-cdup"])
         .start()?;
     Ok(Asked { git, mark })
 }
 
-/// The answers to [`ask`]: the repository, and what was said to its questions, to
-/// which `expected` answers are expected.
+/// The answers to [`ask`]: the repository, and what was said to its questions.
 fn answered(
     dir: &Path,
     owner: Option<RunAs>,
     asked: Asked,
-    expected: usize,
 ) -> Result<(Repository, Vec<String>), GitError> {
     let done = asked.git.finish()?;
     let Some((found, rest)) = parse(&done.stdout, &asked.mark) else {
@@ -285,17 +313,19 @@ fn answered(
     };
     let mut answers = rest.lines().map(str::to_owned);
     let inside = answers.next();
-    let answers: Vec<String> = answers.collect();
-    let worktree = match (found.bare.as_str(), inside.as_deref(), answers.get(expected)) {
+    let said: Vec<String> = answers.by_ref().take_while(|line| *line != asked.mark).collect();
+    let (worktree, found_in) = match (found.bare.as_str(), inside.as_deref(), answers.next()) {
         ("false", Some("true"), Some(up)) => {
             let top = dir.join(up);
-            Some(std::fs::canonicalize(&top).at("find", top)?)
+            (Some(std::fs::canonicalize(&top).at("find", top)?), FoundIn::Worktree)
         }
-        _ => None,
+        ("false", _, Some(other)) if !other.is_empty() => (None, FoundIn::Outside(other.into())),
+        ("false", ..) => (None, FoundIn::GitDir),
+        _ => (None, FoundIn::Bare),
     };
     let [git_dir, common_dir, objects] = found.paths;
-    let repo = Repository { worktree, git_dir, common_dir, objects, format, owner };
-    Ok((repo, answers.into_iter().take(expected).collect()))
+    let repo = Repository { worktree, found_in, git_dir, common_dir, objects, format, owner };
+    Ok((repo, said))
 }
 
 /// The first answers to [`ask`], which are those about the repository.

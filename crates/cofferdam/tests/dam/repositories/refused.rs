@@ -1,7 +1,7 @@
 //! What needs a flag, and what can't be worked on.
 
 use super::{at, world};
-use crate::support::{Done, World, fingerprint};
+use crate::support::{Done, World, fingerprint, levels};
 
 /// `dam run` of a task that would change something, which must not come to it.
 #[track_caller]
@@ -166,4 +166,35 @@ fn a_tip_that_git_shows_another_commit_for() {
         world.run(&["--no-check"], "echo y > y").expect_code(0);
         assert_eq!(world.git(["status", "--porcelain"]), "");
     }
+}
+
+#[test]
+fn a_tag_or_branch_named_head_is_in_nobodys_way() {
+    for name in ["refs/tags/HEAD", "refs/heads/HEAD"] {
+        let mut world = world();
+        world.git(["update-ref", name, "HEAD"]);
+        for level in levels() {
+            world.at_level(level);
+            world.run(&["--no-check"], &format!("echo x > x-{level}")).expect_code(0);
+            assert_eq!(world.read(&format!("x-{level}")), "x\n", "{name}");
+        }
+        assert_eq!(world.git(["status", "--porcelain"]), "", "{name}");
+        // The branch that is checked out, not the commit that it is at.
+        world.git(["checkout", "--quiet", "--detach"]);
+        world.run(&["--no-check"], "echo y > y").expect_code(2).says("HEAD is detached");
+    }
+}
+
+#[test]
+fn outside_of_the_worktree_it_is_said_where_it_is() {
+    let mut world = world();
+    at(&mut world, "repo/.git");
+    refuses(&world, &[], "inside of the git directory").says("change into the worktree");
+    at(&mut world, "repo");
+    std::fs::create_dir(world.dir().join("other")).expect("mkdir");
+    let other = world.dir().join("other");
+    let other = other.to_str().expect("utf-8");
+    world.git(["config", "core.worktree", other]);
+    refuses(&world, &[], &format!("the worktree of this repository is `{other}`"))
+        .says("change into the worktree");
 }
