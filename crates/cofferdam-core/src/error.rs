@@ -7,6 +7,8 @@ use cofferdam_ledger::{LedgerError, State};
 use cofferdam_sandbox::SandboxError;
 use cofferdam_sandbox::limits::Rung;
 use cofferdam_tree::LockError;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::apparmor;
 use crate::request::Level;
@@ -33,7 +35,7 @@ pub enum ExitCode {
     TimedOut = 7,
     /// Waits for a person.
     Ready = 8,
-    /// A disk is full.
+    /// A disk is full, or a limit of the caller's is reached.
     NoRoom = 9,
     /// An error of ours.
     Internal = 70,
@@ -155,6 +157,9 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
+    /// The caller may have no more threads.
+    #[error("a thread can't be started")]
+    NoThread(#[source] std::io::Error),
     /// AppArmor's parser refused something.
     #[error("`{command}` failed: {said}")]
     AppArmor {
@@ -179,7 +184,7 @@ impl Error {
     /// The process's exit code for this error.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
-        if self.is_for_want_of_room() {
+        if self.is_for_want_of_room() || self.limit().is_some() {
             return ExitCode::NoRoom;
         }
         match self {
@@ -247,9 +252,42 @@ impl Error {
         }
     }
 
+    /// The limit of the caller's that is in the way, in words.
+    pub(crate) fn limit(&self) -> Option<&'static str> {
+        const PROCESSES: &str = "no more processes or threads can be started: see `ulimit -u`, and \
+                                 `pids.max` of the control group";
+        const SIZE: &str = "a limit on the size of files is in the way: see `ulimit -f`";
+        let is_setup = |errno: Errno| {
+            matches!(self, Error::Isolation(SandboxError::Setup { errno: found, .. })
+                if *found == errno.raw_os_error())
+        };
+        let is_source = |errno: Errno| {
+            causes(self).any(|cause| {
+                cause
+                    .downcast_ref::<std::io::Error>()
+                    .is_some_and(|error| error.raw_os_error() == Some(errno.raw_os_error()))
+            })
+        };
+        let is_too_large = match self {
+            Error::Git(error) if error.is_too_large() => true,
+            Error::Ledger(error) => {
+                error.is_failed_write() && getrlimit(Resource::Fsize).current.is_some()
+            }
+            _ => is_source(Errno::FBIG),
+        };
+        if is_too_large {
+            return Some(SIZE);
+        }
+        let is_git = matches!(self, Error::Git(error) if error.is_at_process_limit());
+        (is_git || is_setup(Errno::AGAIN) || is_source(Errno::AGAIN)).then_some(PROCESSES)
+    }
+
     /// What a person can do about it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
+        if let Some(limit) = self.limit() {
+            return Some(limit.into());
+        }
         if self.is_for_want_of_room() {
             return Some(
                 "a disk is full: `dam gc` and `dam drop NAME` give back what tasks have on it; then \

@@ -128,7 +128,9 @@ fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
     // The kernel serves those who wait in order, but can't be interrupted here:
     // a thread waits, and is left behind when the person gives up.
     let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || send.send(Lock::exclusive(&path, |_| {})));
+    std::thread::Builder::new()
+        .spawn(move || send.send(Lock::exclusive(&path, |_| {})))
+        .map_err(Error::NoThread)?;
     loop {
         match receive.recv_timeout(Duration::from_millis(50)) {
             Ok(lock) => {

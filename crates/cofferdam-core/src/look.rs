@@ -33,7 +33,7 @@ pub(crate) fn beside_a_look<T>(
     let look = &Mutex::new(Look::default());
     let (over, is_over) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
+        let beside = move || {
             if is_over.recv_timeout(LOOK_AFTER) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
@@ -59,7 +59,9 @@ pub(crate) fn beside_a_look<T>(
             if changed + untracked > 0 {
                 reporter.report(Event::NotInBase { changed, untracked });
             }
-        });
+        };
+        // Without a thread nobody looks; the task goes on all the same.
+        let _ = std::thread::Builder::new().spawn_scoped(scope, beside);
         let done = run();
         let mut look = look.lock().expect("look");
         look.over = true;

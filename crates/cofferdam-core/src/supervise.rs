@@ -148,9 +148,10 @@ pub fn run(
     let (memory_over, memory_is_over) = std::sync::mpsc::channel::<()>();
     let (disk_over, disk_is_over) = std::sync::mpsc::channel::<()>();
     let event = std::thread::scope(|scope| {
+        let mut beside = Beside { scope, refused: None };
         if let Some(remote) = out_of_memory {
             // The kernel kills one process; what is left of the task is of no use.
-            scope.spawn(move || {
+            beside.start(move || {
                 while memory_is_over.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                     if limits.ran_out_of_memory() {
                         return remote.kill();
@@ -160,21 +161,21 @@ pub fn run(
         }
         if let Some((most, remote)) = out_of_disk {
             let (exceeded, ids) = (&too_much_disk, spec.ids);
-            scope.spawn(move || {
+            beside.start(move || {
                 let ended = disk::watch(context_dir, ids, most, &disk_is_over, &remote);
                 exceeded.store(ended, Ordering::Release);
             });
         }
         if let Some(terminal) = terminal {
-            scope.spawn(|| terminal.converse());
+            beside.start(|| terminal.converse());
         }
         if let Some(pipe) = stdout {
-            scope.spawn(|| pump(pipe, Stream::Out, &log, reporter));
+            beside.start(|| pump(pipe, Stream::Out, &log, reporter));
         }
         if let Some(pipe) = stderr {
-            scope.spawn(|| pump(pipe, Stream::Err, &log, reporter));
+            beside.start(|| pump(pipe, Stream::Err, &log, reporter));
         }
-        scope.spawn(|| {
+        beside.start(|| {
             let mut deadline = timeout.map(|timeout| begun + timeout);
             // One that came before the command was started counts as well.
             let mut seen = 0;
@@ -199,10 +200,11 @@ pub fn run(
                 }
             }
         });
-        let event = match running.go() {
-            Ok(()) => running.next_event().map_err(Error::Isolation),
+        let event = match beside.refused.map_or_else(|| Ok(running.go()), Err) {
+            Ok(Ok(())) => running.next_event().map_err(Error::Isolation),
             // pid 1 was ended before it could start the command.
-            Err(_) => Ok(SandboxEvent::Killed),
+            Ok(Err(_)) => Ok(SandboxEvent::Killed),
+            Err(error) => Err(Error::NoThread(error)),
         };
         // Before the pumps are joined: every process has to be gone, or a pipe
         // that one of them holds would never end.
@@ -235,6 +237,21 @@ pub fn run(
         (_, None) => (Ended::Killed, 0),
     };
     Ok(Run { ended, left_running, took: begun.elapsed(), log_lost })
+}
+
+/// Threads that end before a scope does.
+struct Beside<'scope, 'env> {
+    scope: &'scope std::thread::Scope<'scope, 'env>,
+    /// Why the first that could not be started was not.
+    refused: Option<std::io::Error>,
+}
+
+impl<'scope> Beside<'scope, '_> {
+    fn start(&mut self, work: impl FnOnce() + Send + 'scope) {
+        if let Err(error) = std::thread::Builder::new().spawn_scoped(self.scope, work) {
+            self.refused.get_or_insert(error);
+        }
+    }
 }
 
 /// Reads a stream to its end, whatever becomes of log and listener: a pipe that

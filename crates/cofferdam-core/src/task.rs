@@ -307,18 +307,22 @@ pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
         && job.facts.entered == 0
         && (matches!(job.state, State::Queued | State::Preparing)
             || (job.state == State::Running
-                && matches!(error, Error::Isolation(_) | Error::ToolHome { .. })));
+                && matches!(
+                    error,
+                    Error::Isolation(_) | Error::ToolHome { .. } | Error::NoThread(_)
+                )));
     let state = match error {
         _ if job.facts.change.is_some() => State::Ready,
         Error::Isolation(_)
         | Error::ToolHome { .. }
+        | Error::NoThread(_)
         | Error::LimitNotEnforced { .. }
         | Error::Git(GitError::Refused(_))
         | Error::Usage { .. }
         | Error::Config { .. } => State::Failed,
         Error::Git(GitError::Gone(_)) => State::Failed,
         Error::Git(error) if error.is_denied() => State::Failed,
-        _ if error.is_for_want_of_room() => State::Failed,
+        _ if error.is_for_want_of_room() || error.limit().is_some() => State::Failed,
         _ => State::Broken,
     };
     job.end(state, &land::chain(error))?;

@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use crate::{GitError, Oid};
 
@@ -313,13 +313,23 @@ impl Started {
     /// # Errors
     /// [`GitError::NotStarted`].
     pub fn finish(mut self) -> Result<Finished, GitError> {
-        let stdin = self.child.stdin.take();
-        let (child, input) = (self.child, self.input);
+        let fed = Mutex::new(self.child.stdin.take().zip(self.input));
+        let mut child = self.child;
         // Fed from a thread of its own: git may print before it has read all.
         let output = std::thread::scope(|scope| {
-            if let (Some(mut stdin), Some(input)) = (stdin, input) {
-                // A git that does not want to read on says why itself.
-                scope.spawn(move || drop(stdin.write_all(&input)));
+            let feed = || {
+                if let Some((mut stdin, input)) = fed.lock().expect("input").take() {
+                    // A git that does not want to read on says why itself.
+                    let _ = stdin.write_all(&input);
+                }
+            };
+            if fed.lock().expect("input").is_some()
+                && let Err(error) = std::thread::Builder::new().spawn_scoped(scope, feed)
+            {
+                // Before its input ends: half of it would be another request.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error);
             }
             child.wait_with_output()
         })

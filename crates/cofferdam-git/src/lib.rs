@@ -162,6 +162,19 @@ impl GitError {
         }
     }
 
+    /// Whether git says that a file may not become so large (`EFBIG`).
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, GitError::Failed { stderr, .. } if stderr.contains("File too large"))
+    }
+
+    /// Whether git says that it can have no more processes or threads.
+    #[must_use]
+    pub fn is_at_process_limit(&self) -> bool {
+        matches!(self, GitError::Failed { stderr, .. }
+            if stderr.contains("Resource temporarily unavailable"))
+    }
+
     /// Whether git says that a disk is full: in the C library's words, or its own.
     #[must_use]
     pub fn is_for_want_of_room(&self) -> bool {

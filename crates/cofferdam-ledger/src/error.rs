@@ -184,6 +184,18 @@ impl LedgerError {
         }
     }
 
+    /// Whether a write failed for a reason that SQLite keeps to itself.
+    #[must_use]
+    pub fn is_failed_write(&self) -> bool {
+        let Self::Sqlite { source, .. } = self else { return false };
+        let rusqlite::Error::SqliteFailure(error, _) = source else { return false };
+        is_full(source)
+            || matches!(
+                error.extended_code,
+                rusqlite::ffi::SQLITE_IOERR_WRITE | rusqlite::ffi::SQLITE_IOERR_TRUNCATE
+            )
+    }
+
     /// Whether the ledger can be read and not written.
     #[must_use]
     pub fn is_read_only(&self) -> bool {

@@ -79,6 +79,13 @@ pub(crate) enum Message {
     Exited { code: Option<i32>, signal: Option<i32>, left_running: u32 },
 }
 
+/// Lets a limit on the size of files (`ulimit -f`) be an error of a write instead of
+/// the end of this process. Programs that it starts keep that; a task's command does not.
+pub fn ignore_size_signal() {
+    // SAFETY: a plain call that sets no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Runs the other end and never returns.
 pub fn main() -> ! {
     let (socket, mut status) = match take_socket() {

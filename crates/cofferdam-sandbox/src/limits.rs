@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
 
 /// What a task may use at most.
@@ -311,17 +312,19 @@ pub(crate) fn memory_in_use(limit: u64, files: u64, pids: &[u32]) -> u64 {
 
 /// Puts on the calling process what it hands on to all that it starts.
 pub(crate) fn confine(limits: &Limits) -> io::Result<()> {
-    if let Some(most) = limits.pids {
-        // More than the caller may have can't be had.
-        let own = rustix::process::getrlimit(rustix::process::Resource::Nproc);
+    // More than the caller may have can't be had.
+    let at_most = |resource: Resource, most: u64| {
+        let own = rustix::process::getrlimit(resource);
         let most = own.maximum.map_or(most, |own| own.min(most));
         let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
-        rustix::process::setrlimit(rustix::process::Resource::Nproc, limit)?;
+        rustix::process::setrlimit(resource, limit)
+    };
+    if let Some(most) = limits.pids {
+        at_most(Resource::Nproc, most)?;
     }
     if let Some(most) = limits.disk {
         // Space can be had by one call, between two counts.
-        let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
-        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit)?;
+        at_most(Resource::Fsize, most)?;
     }
     if let Some(most) = limits.cpus {
         let allowed = rustix::thread::sched_getaffinity(None)?;

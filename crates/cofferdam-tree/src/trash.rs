@@ -118,7 +118,9 @@ impl Trash {
         let others = THREADS.min(names.len()).saturating_sub(1);
         Ok(std::thread::scope(|scope| {
             let work = || empty(&dir, &names, &next, budget);
-            let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+            // Where no thread is to be had, fewer do the same.
+            let another = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (0..others).map_while(another).collect();
             let mut report = work();
             for other in others {
                 let part = other.join().expect("nothing in it panics");

@@ -27,8 +27,8 @@ Exit codes:
   1  the command failed             6  isolation not available
   2  usage                          7  timed out
   3  rejected by a check            8  ready: waits for a person
-  4  conflict or drift             70  internal error
-                                  130  interrupted";
+  4  conflict or drift              9  a disk is full, or a limit is reached
+ 70  internal error               130  interrupted";
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -15,6 +15,7 @@ use clap::Parser;
 use cofferdam_core::{disk, harvest, init, settle};
 
 fn main() -> ExitCode {
+    init::ignore_size_signal();
     // This binary is also what runs inside and beside a context: first thing,
     // before anything of an ordinary process is set up.
     match std::env::args_os().nth(1).as_deref().and_then(std::ffi::OsStr::to_str) {

@@ -13,6 +13,19 @@ pub fn control() -> Control {
     let handle = control.clone();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = ignored(&status);
+    let (give, take) = std::sync::mpsc::channel::<Signals>();
+    let count = move || {
+        if let Ok(mut signals) = take.recv() {
+            signals.forever().for_each(|_| handle.interrupt());
+        }
+    };
+    // The default action ends us, and the parent-death signal the task. So it stays when
+    // nobody could obey.
+    let uncaught = |error| eprintln!("warning: signals can't be caught: {error}");
+    if let Err(error) = std::thread::Builder::new().spawn(count) {
+        uncaught(error);
+        return control;
+    }
     let wanted: Vec<i32> = [SIGINT, SIGTERM, SIGHUP]
         .into_iter()
         .filter(|signal| ignored >> (signal - 1) & 1 == 0)
@@ -22,11 +35,8 @@ pub fn control() -> Control {
         let _ = signal_hook::flag::register(*signal, control.flag());
     }
     match Signals::new(&wanted) {
-        Ok(mut signals) => {
-            std::thread::spawn(move || signals.forever().for_each(|_| handle.interrupt()));
-        }
-        // The default action ends us, and the parent-death signal the task.
-        Err(error) => eprintln!("warning: signals can't be caught: {error}"),
+        Ok(signals) => drop(give.send(signals)),
+        Err(error) => uncaught(error),
     }
     control
 }

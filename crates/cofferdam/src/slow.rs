@@ -31,7 +31,7 @@ impl Slow {
         let counts = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
         let (over, is_over) = channel::<()>();
         let shown = Arc::clone(&counts);
-        let thread = std::thread::spawn(move || {
+        let draw = move || {
             if is_over.recv_timeout(SHORT) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
@@ -45,7 +45,8 @@ impl Slow {
                     return bar.finish_and_clear();
                 }
             }
-        });
+        };
+        let thread = std::thread::Builder::new().spawn(draw).ok()?;
         Some(Slow { step, counts, over: Some(over), thread: Some(thread) })
     }
 

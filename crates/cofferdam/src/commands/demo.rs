@@ -146,11 +146,13 @@ pub fn demo(args: &Demo) -> Result<ExitCode, Error> {
             .iter()
             .map(|(name, script)| {
                 let place = &place;
-                scope.spawn(move || run(place, name, script))
+                let one = move || run(place, name, script);
+                std::thread::Builder::new().spawn_scoped(scope, one).map_err(Error::NoThread)
             })
             .collect();
+        let panicked = |_| Err(Error::Internal("a run panicked".into()));
         runs.into_iter()
-            .map(|run| run.join().unwrap_or_else(|_| Err(Error::Internal("a run panicked".into()))))
+            .map(|run| run?.join().unwrap_or_else(panicked))
             .collect::<Result<Vec<Receipt>, Error>>()
     })?;
     let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);

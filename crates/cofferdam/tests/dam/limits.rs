@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{World, is_root};
+use crate::support::{Done, World, dam_binary, is_root};
 
 const ONE_GIGABYTE: &str = "python3 -c 'x = bytearray(10**9); import time; time.sleep(60)'";
 const EIGHT_CHILDREN: &str = "python3 -c '
@@ -234,4 +234,45 @@ fn too_much_on_disk_ends_a_task_before_it_is_twice_as_much() {
         assert!(most < 200 << 20, "{} MiB: {script}", most >> 20);
         assert_eq!(world.state_of("t"), "failed");
     }
+}
+
+/// `dam run` of a task that writes `x`, under a limit of the shell's.
+fn under(world: &World, ulimit: &str, script: &str) -> Done {
+    let mut command = world.command("sh");
+    command.args(["-c", &format!("ulimit {ulimit}; exec \"$0\" \"$@\"")]).arg(dam_binary());
+    command.args(["run", "--no-check", "--", "sh", "-c", script]);
+    Done::from(command.output().expect("sh"))
+}
+
+#[test]
+fn without_a_thread_nothing_runs_and_the_limit_is_named() {
+    let world = World::new();
+    world.run(&["--name", "early", "--no-land", "--no-check"], "echo x > x").expect_code(8);
+    // No thread can have so large a stack.
+    let without = |args: &[&str]| {
+        let mut command = world.dam_command(args);
+        Done::from(command.env("RUST_MIN_STACK", (1u64 << 60).to_string()).output().expect("dam"))
+    };
+    without(&["run", "--name", "t", "--no-check", "--", "sh", "-c", "echo y > y"])
+        .expect_code(9)
+        .says("a thread can't be started")
+        .says("ulimit -u");
+    assert_eq!(world.state_of("t"), "failed");
+    assert!(!world.path("y").exists());
+    // Less comfort, and nothing else.
+    without(&["drop", "early"]).expect_code(0);
+    assert!(!world.state().join("contexts/early").exists());
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_named_and_ends_nobody() {
+    let world = World::new();
+    under(&world, "-f 40", "echo x > x").expect_code(9).says("`ulimit -f`");
+    assert!(!world.path("x").exists());
+    // With enough of it all goes on, and inside it means what it does everywhere.
+    under(&world, "-f 20000", "echo x > x").expect_code(0);
+    assert_eq!(world.read("x"), "x\n");
+    let script = "head -c 20M /dev/zero > big; echo $? > how";
+    under(&world, "-f 20000", script).expect_code(0);
+    assert_eq!(world.read("how"), "153\n");
 }
