@@ -68,7 +68,11 @@ pub(crate) fn admit<'a>(
     let tip = match &target {
         TargetRef::Branch { name } if found.branch.as_ref() == Some(name) => head.clone(),
         _ => target.open(&found.repo, &store).fingerprint().map_err(|error| {
-            let why = land::chain(&error);
+            let why = match &error {
+                Error::Git(git) if git.is_of_this_machine() => return error,
+                Error::Git(git) => git.in_words(),
+                other => land::chain(other),
+            };
             Error::usage(format!("`{target}` can't be looked at: {why}"), None)
         })?,
     };

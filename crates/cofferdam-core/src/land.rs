@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use cofferdam_git::difference::{self, Changes};
 use cofferdam_git::merge::{self, Conflict, Merged};
-use cofferdam_git::{Objects, Told, TreeId, lfs};
+use cofferdam_git::{GitError, Objects, Told, TreeId, lfs};
 use cofferdam_ledger::{
     Change as LedgerChange, Durability, NewPublication, PublicationState, State,
 };
@@ -170,7 +170,18 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     }
     // Started now, it is there when the target has answered.
     let mut objects = Objects::start(&job.store)?;
-    let now = target.open(&job.repo, &job.store).fingerprint()?;
+    let now = target.open(&job.repo, &job.store).fingerprint();
+    let now = match now {
+        // Which is nothing of the change's, and may be otherwise tomorrow.
+        Err(Error::Git(error @ GitError::Failed { .. }))
+            if matches!(target, TargetRef::Remote(_)) && !error.is_of_this_machine() =>
+        {
+            let why = format!("`{target}` can't be looked at: {}", error.in_words());
+            job.end(State::Ready, &why)?;
+            return Ok(None);
+        }
+        now => now?,
+    };
     let tip = match (&target, now) {
         (TargetRef::NewBranch { .. }, Some(_)) => {
             job.end(State::Conflicted, &format!("branch `{target}` exists already"))?;

@@ -129,6 +129,7 @@ impl From<RefError> for PublishError {
     fn from(error: RefError) -> Self {
         match error {
             RefError::Moved { .. } => PublishError::Drifted(error.to_string()),
+            RefError::Refused { .. } => PublishError::InTheWay(error.to_string()),
             RefError::Locked(locked) => PublishError::InTheWay(locked.to_string()),
             RefError::Git(error) => error.into(),
         }

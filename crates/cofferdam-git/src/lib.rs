@@ -152,6 +152,21 @@ impl GitError {
         }
     }
 
+    /// Whether git was stopped by what this machine lacks.
+    #[must_use]
+    pub fn is_of_this_machine(&self) -> bool {
+        self.is_for_want_of_room() || self.is_too_large() || self.is_at_process_limit()
+    }
+
+    /// What git said, in one line and without how it was called.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        match self {
+            GitError::Failed { stderr, .. } if !stderr.trim().is_empty() => in_one_line(stderr),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether git says that it may not write.
     #[must_use]
     pub fn is_denied(&self) -> bool {
@@ -185,6 +200,22 @@ impl GitError {
             _ => false,
         }
     }
+}
+
+/// What git printed, in one line: its first lines, without what is said of any failure.
+pub(crate) fn in_one_line(said: &str) -> String {
+    const ALWAYS: [&str; 3] = [
+        "failed to push some refs to",
+        "Please make sure you have the correct access rights",
+        "and the repository exists.",
+    ];
+    const MOST: usize = 12;
+    let lines = said.lines().map(|line| {
+        let line = line.trim();
+        ["fatal: ", "error: "].iter().find_map(|word| line.strip_prefix(word)).unwrap_or(line)
+    });
+    let told = |line: &&str| !line.is_empty() && !ALWAYS.iter().any(|any| line.starts_with(any));
+    lines.filter(told).take(MOST).collect::<Vec<_>>().join("; ")
 }
 
 /// The object that git could not read, from what it says in each of its parts about one

@@ -81,6 +81,14 @@ pub enum RefError {
         /// Where it was expected.
         expected: String,
     },
+    /// A remote did not take it, or can't be reached. Nothing has changed.
+    #[error("`{name}` {why}")]
+    Refused {
+        /// The branch.
+        name: String,
+        /// What became of it, and what was said.
+        why: String,
+    },
     /// Anything else.
     #[error(transparent)]
     Git(#[from] GitError),

@@ -6,7 +6,7 @@
 //! takes to log in there.
 
 use crate::publish::RefError;
-use crate::{CommitId, GitCommand, GitError, Oid, PersonConfig, Repository, Store};
+use crate::{CommitId, GitCommand, GitError, Oid, PersonConfig, Repository, Store, in_one_line};
 
 /// A branch of a remote.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -68,7 +68,8 @@ impl RemoteBranch {
     /// Moves the branch from `old` to `new` at the remote.
     ///
     /// # Errors
-    /// [`RefError::Moved`] when it is not at `old` any more.
+    /// [`RefError::Moved`] when it is not at `old` any more; [`RefError::Refused`] when
+    /// the remote does not take it, or can't be reached.
     pub fn push(
         &self,
         store: &Store,
@@ -90,20 +91,69 @@ impl RemoteBranch {
         if done.status.success() {
             return Ok(());
         }
-        let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), done.stderr);
-        if said.contains("stale info")
-            || said.contains("[rejected]")
-            || said.contains("fetch first")
-        {
-            let expected = old.map_or("absent".into(), |old| old.0.short().to_owned());
-            let name = format!("{}/{}", self.remote, self.branch);
-            return Err(RefError::Moved { name, expected });
+        let answer = String::from_utf8_lossy(&done.stdout);
+        let name = format!("{}/{}", self.remote, self.branch);
+        match verdict(&answer) {
+            Some(no) if no.starts_with("[rejected]") => {
+                let expected = old.map_or("absent".into(), |old| old.0.short().to_owned());
+                Err(RefError::Moved { name, expected })
+            }
+            Some(no) => {
+                let said = relayed(&done.stderr);
+                let why = format!("was refused by the remote: {no}{said}");
+                Err(RefError::Refused { name, why })
+            }
+            None if is_unreached(&done.stderr) => {
+                let why = format!("can't be reached: {}", in_one_line(&done.stderr));
+                Err(RefError::Refused { name, why })
+            }
+            // On which side of the change it broke off, nobody knows.
+            None => Err(done.failed().into()),
         }
-        Err(done.failed().into())
     }
+}
+
+/// What became of the one ref that was pushed, when it was not taken: the third field of
+/// its line (git-push(1), `--porcelain`).
+fn verdict(answer: &str) -> Option<&str> {
+    answer.lines().find_map(|line| line.strip_prefix("!\t")?.split('\t').nth(1))
+}
+
+/// What the other end said, hooks included.
+fn relayed(stderr: &str) -> String {
+    let lines = stderr.lines().filter_map(|line| line.strip_prefix("remote:"));
+    let said = in_one_line(&lines.collect::<Vec<_>>().join("\n"));
+    if said.is_empty() { said } else { format!(": {said}") }
+}
+
+/// Whether git never heard where the remote's refs are, so that nothing was sent
+/// (`connect.c`, `remote-curl.c`).
+fn is_unreached(stderr: &str) -> bool {
+    const SAYS: [&str; 3] = [
+        "Could not read from remote repository",
+        "the remote end hung up upon initial contact",
+        "unable to access '",
+    ];
+    SAYS.iter().any(|said| stderr.contains(said))
 }
 
 /// The person's configuration, credentials helper included, on our objects.
 fn through_store(store: &Store, repo: &Repository) -> GitCommand {
     GitCommand::persons(store.dir(), repo.owner.as_ref()).setting("credential.interactive=false")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_remote_says_is_no_verdict() {
+        let answer = "To r.git\n!\tabc:refs/heads/main\t[remote rejected] (hook declined)\nDone\n";
+        assert_eq!(verdict(answer), Some("[remote rejected] (hook declined)"));
+        assert_eq!(verdict("To r.git\n=\tabc:refs/heads/main\t[up to date]\n"), None);
+        let said =
+            "remote: no: fetch first        \nremote:  \nerror: failed to push some refs to 'r'\n";
+        assert_eq!(relayed(said), ": no: fetch first");
+        assert_eq!(relayed("error: failed to push some refs to 'r'\n"), "");
+    }
 }

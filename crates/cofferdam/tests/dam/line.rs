@@ -1,5 +1,7 @@
 //! The line from a context to a landing.
 
+use std::os::unix::fs::PermissionsExt;
+
 use crate::support::{World, is_root, levels};
 
 #[test]
@@ -295,6 +297,87 @@ fn a_remote_that_can_not_be_reached_is_said_before_anything_begins() {
     world.git(["remote", "add", "origin", "/nowhere/at/all.git"]);
     world.run(&["--into", "origin/main"], "true").expect_code(2).says("can't be looked at");
     assert_eq!(world.dam(["list"]).stdout, "");
+}
+
+/// A remote of the world's repository, and where it is.
+fn with_remote() -> (World, std::path::PathBuf) {
+    let world = World::new();
+    let remote = world.dir().join("remote.git");
+    world.git(["init", "--quiet", "--bare", remote.to_str().expect("utf-8")]);
+    world.git(["remote", "add", "origin", remote.to_str().expect("utf-8")]);
+    world.git(["push", "--quiet", "origin", "main"]);
+    (world, remote)
+}
+
+#[test]
+fn a_remote_that_refuses_a_push_is_heard() {
+    let (world, remote) = with_remote();
+    let tip = |world: &World| world.sh_in(&remote, "git rev-parse main");
+    let before = tip(&world);
+    let waits = |name: &str, says: &[&str]| {
+        let done =
+            world.run(&["--name", name, "--into", "origin/main", "--no-check"], "echo x > x");
+        done.expect_code(8);
+        let reason = world.task(name)["reason"].as_str().expect("reason").to_owned();
+        for said in says {
+            assert!(reason.contains(said), "no `{said}` in {reason}");
+        }
+        assert!(!reason.contains("--porcelain") && !reason.contains('\n'), "{reason}");
+        assert_eq!(world.state_of(name), "ready");
+    };
+    // Words that git has for something else are a hook's here.
+    let hook = "#!/bin/sh\necho 'no: fetch first [rejected]' >&2\nexit 1\n";
+    for kind in ["pre-receive", "update"] {
+        let file = remote.join("hooks").join(kind);
+        std::fs::create_dir_all(remote.join("hooks")).expect("mkdir");
+        std::fs::write(&file, hook).expect("write");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        waits(kind, &["`origin/main` was refused by the remote", "declined)", "no: fetch first"]);
+        std::fs::remove_file(&file).expect("remove");
+    }
+    let lock = remote.join("refs/heads/main.lock");
+    std::fs::write(&lock, "").expect("write");
+    waits("lock", &["`origin/main` was refused by the remote", "main.lock': File exists"]);
+    assert_eq!(tip(&world), before);
+    std::fs::remove_file(&lock).expect("remove");
+    world.dam(["land", "lock", "--no-check"]).expect_code(0);
+    assert_ne!(tip(&world), before);
+}
+
+#[test]
+fn a_remote_that_goes_away_meanwhile_lets_the_task_wait() {
+    // At the second look at it, and at the push.
+    for (name, wanted, at, says) in [
+        ("look", " ls-remote ", 2, "can't be looked at"),
+        ("push", " push ", 1, "can't be reached"),
+    ] {
+        let (mut world, remote) = with_remote();
+        let gone = world.dir().join("gone");
+        let wrapper = world.dir().join("bin");
+        std::fs::create_dir(&wrapper).expect("mkdir");
+        let count = world.dir().join("count");
+        let script = format!(
+            "#!/bin/sh\ncase \" $* \" in *'{wanted}'*) echo >> {count}; \
+             test $(wc -l < {count}) != {at} || mv {remote} {gone};; esac\n\
+             PATH=${{PATH#*:}} exec git \"$@\"\n",
+            count = count.display(),
+            remote = remote.display(),
+            gone = gone.display(),
+        );
+        std::fs::write(wrapper.join("git"), script).expect("write");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(wrapper.join("git"), mode).expect("chmod");
+        world.prefer(wrapper.to_str().expect("utf-8"));
+        let run = ["--name", name, "--into", "origin/main", "--no-check"];
+        world.run(&run, "echo x > x").expect_code(8).says(says);
+        let task = world.task(name);
+        assert_eq!((&task["state"], &task["exit_code"]), (&"ready".into(), &8.into()));
+        world.dam(["wait", name]).expect_code(8);
+        world.dam(["land", name, "--no-check"]).expect_code(8).says("can't be looked at");
+        std::fs::rename(&gone, &remote).expect("rename");
+        world.dam(["land", name, "--no-check"]).expect_code(0);
+        assert_eq!(world.sh_in(&remote, "git show main:x"), "x");
+    }
 }
 
 #[test]
