@@ -12,7 +12,14 @@ mod terminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use cofferdam_core::{disk, harvest, init, settle};
+use cofferdam_core::{ExitCode as Code, disk, harvest, init, settle};
+
+/// The exit code, unless what was asked for could not be printed.
+fn ended(code: Code, is_task: bool) -> ExitCode {
+    let Some(why) = output::lost() else { return ExitCode::from(code as u8) };
+    output::note(&format!("error: standard output is not complete: {why}\n"));
+    ExitCode::from(if is_task { code } else { Code::NoRoom } as u8)
+}
 
 fn main() -> ExitCode {
     init::ignore_size_signal();
@@ -29,22 +36,16 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             output::usage(&error, args::Format::asked_for(std::env::args_os()));
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+            let code = if error.use_stderr() { Code::Usage } else { Code::Done };
+            return ended(code, false);
         }
     };
     let format = args.format;
     // What a task came to is said by the exit code, whoever hears the rest.
-    let is_task = matches!(args.command, args::Command::Run(_) | args::Command::Land(_));
+    use args::Command::{Land, Retry, Run, Wait};
+    let is_task = matches!(args.command, Run(_) | Retry(_) | Land(_) | Wait(_));
     match commands::dispatch(args) {
-        Ok(code) => {
-            if let Some(why) = output::lost() {
-                output::note(&format!("error: standard output is not complete: {why}\n"));
-                if !is_task {
-                    return ExitCode::from(cofferdam_core::ExitCode::Internal as u8);
-                }
-            }
-            ExitCode::from(code as u8)
-        }
+        Ok(code) => ended(code, is_task),
         Err(error) => {
             output::error(&error, format);
             ExitCode::from(error.exit_code() as u8)

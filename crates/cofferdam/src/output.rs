@@ -28,17 +28,52 @@ pub fn lost() -> Option<&'static str> {
     LOST.get().map(String::as_str)
 }
 
-fn write(mut out: impl Write, text: &str) {
-    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush())
-        && error.kind() != std::io::ErrorKind::BrokenPipe
-    {
+fn write(mut out: impl Write, text: &[u8]) {
+    if let Err(error) = out.write_all(text).and_then(|()| out.flush()) {
+        lose(&error);
+    }
+}
+
+fn lose(error: &std::io::Error) {
+    if error.kind() != std::io::ErrorKind::BrokenPipe {
         LOST.get_or_init(|| error.to_string());
     }
 }
 
+/// Standard output for whoever writes to it at length. What can't be written ends that as
+/// a closed pipe does, and is told at the end.
+pub struct Output(pub std::io::StdoutLock<'static>);
+
+impl Output {
+    fn or_closed<T>(done: std::io::Result<T>) -> std::io::Result<T> {
+        done.map_err(|error| {
+            if error.kind() == std::io::ErrorKind::Interrupted {
+                return error;
+            }
+            lose(&error);
+            std::io::ErrorKind::BrokenPipe.into()
+        })
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        Output::or_closed(self.0.write(bytes))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Output::or_closed(self.0.flush())
+    }
+}
+
+/// Prints bytes to standard output, as they are.
+pub fn bytes(bytes: &[u8]) {
+    write(std::io::stdout().lock(), bytes);
+}
+
 /// Prints text to standard output.
 pub fn text(text: &str) {
-    write(anstream::stdout().lock(), text);
+    write(anstream::stdout().lock(), text.as_bytes());
 }
 
 /// Prints text to standard error.
@@ -50,14 +85,14 @@ pub fn note(text: &str) {
 pub fn json(value: &impl Serialize) {
     let mut text = serde_json::to_string_pretty(value).expect("results serialise");
     text.push('\n');
-    write(std::io::stdout().lock(), &text);
+    write(std::io::stdout().lock(), text.as_bytes());
 }
 
 /// Prints a value as one line of JSON.
 pub fn json_line(value: &impl Serialize) {
     let mut text = serde_json::to_string(value).expect("events serialise");
     text.push('\n');
-    write(std::io::stdout().lock(), &text);
+    write(std::io::stdout().lock(), text.as_bytes());
 }
 
 #[derive(Serialize)]
@@ -71,7 +106,11 @@ struct ErrorReport<'a> {
 /// Prints what is wrong with the arguments.
 pub fn usage(error: &clap::Error, format: Format) {
     if format == Format::Text || !error.use_stderr() {
-        let _ = error.print();
+        if let Err(lost) = error.print()
+            && !error.use_stderr()
+        {
+            lose(&lost);
+        }
         return;
     }
     let text = error.render().to_string();

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use cofferdam_core::{Error, ExitCode, LogLine, query, read_log};
 
 use crate::args::Log;
+use crate::output;
 
 /// Prints what a task's command printed, each stream to its own.
 pub fn log(args: &Log) -> Result<ExitCode, Error> {
@@ -60,8 +61,8 @@ fn print(line: &LogLine, timestamps: bool) {
     }
     bytes.extend(&line.text);
     bytes.push(b'\n');
-    let _ = match line.stream.as_str() {
-        "out" => std::io::stdout().write_all(&bytes),
-        _ => std::io::stderr().write_all(&bytes),
-    };
+    match line.stream.as_str() {
+        "out" => output::bytes(&bytes),
+        _ => drop(std::io::stderr().write_all(&bytes)),
+    }
 }

@@ -106,6 +106,7 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
 pub fn diff(args: &Diff) -> Result<ExitCode, Error> {
     let mut dam = super::open()?;
     let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    query::diff(&mut dam, &args.name, args.stat, color, &mut std::io::stdout().lock())?;
+    let mut out = output::Output(std::io::stdout().lock());
+    query::diff(&mut dam, &args.name, args.stat, color, &mut out)?;
     Ok(ExitCode::Done)
 }

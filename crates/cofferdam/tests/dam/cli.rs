@@ -288,15 +288,20 @@ fn arguments_that_make_no_sense_are_json_when_asked() {
 #[test]
 fn a_listing_that_could_not_be_written_is_no_success() {
     let world = World::new();
-    world.run(&["--no-check"], "true").expect_code(0);
+    world.run(&["--no-check", "--no-land", "--name", "t"], "echo hi; echo x > x").expect_code(8);
     let dam = crate::support::dam_binary().display().to_string();
-    let said = world.sh(&format!("set +e; {dam} list 2>&1 >/dev/full; echo $?"));
-    assert!(said.contains("standard output is not complete") && said.ends_with("70"), "{said}");
-    // A closed pipe is nobody's error, and a task's exit code is the task's.
-    assert_eq!(
-        world.sh(&format!("{{ {dam} list; echo $? >&2; }} 2>&1 >/dev/null | tail -n 1")),
-        "0"
-    );
+    for command in ["list", "show t", "diff t", "log t", "--format json show t", "--help"] {
+        let said = world.sh(&format!("set +e; {dam} {command} 2>&1 >/dev/full; echo $?"));
+        assert!(said.contains("standard output is not complete: No space left"), "{said}");
+        assert!(said.ends_with("\n9") && !said.contains("dam gc"), "{command}: {said}");
+        // A closed pipe is nobody's error.
+        let script = "import os, sys; reader, writer = os.pipe(); os.close(reader); \
+                      os.dup2(writer, 1); os.execvp(sys.argv[1], sys.argv[1:])";
+        assert_eq!(world.sh(&format!("python3 -c '{script}' {dam} {command} 2>&1")), "");
+    }
+    // A task's exit code is the task's.
+    let said = world.sh(&format!("set +e; {dam} --format json wait t 2>&1 >/dev/full; echo $?"));
+    assert!(said.ends_with('8'), "{said}");
     let said =
         world.sh(&format!("{dam} --format json run --no-check -- true 2>&1 >/dev/full; echo $?"));
     assert!(said.ends_with('0'), "{said}");
