@@ -4,9 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{
-    Discovered, FoundIn, Objects, Oid, PersonConfig, Repository, Started, gitdir,
-};
+use cofferdam_git::{Discovered, FoundIn, Objects, Oid, PersonConfig, Repository, Started, gitdir};
 use cofferdam_ledger::{NewTask, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
