@@ -280,7 +280,8 @@ fn still_there(job: &mut Job<'_>) -> Result<(), Error> {
     if !job.repo.git_dir.is_dir() {
         return Err(GitError::Gone(job.place.top.clone()).into());
     }
-    if job.dir.path().is_dir() {
+    // Of a directory that somebody has removed, what nobody but us can remove stays.
+    if job.dir.lock().symlink_metadata().is_ok() {
         return Ok(());
     }
     // Nobody will know that it is there.

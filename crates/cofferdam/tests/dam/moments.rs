@@ -2,6 +2,8 @@
 //! are taken, a clock that was set back, records of another version or cut off, and
 //! directories that somebody has removed or moved.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
@@ -314,6 +316,24 @@ fn a_state_directory_that_goes_while_a_task_runs_is_named() {
     running.go_on().expect_code(6).says("it was removed while the task ran");
     assert_eq!(world.read("a.txt"), "hello\n");
     assert_eq!(world.git(["for-each-ref", "refs/dam"]), "");
+    world.run(&["--no-check"], "echo 3 > a.txt").expect_code(0);
+}
+
+#[test]
+fn a_state_directory_of_which_something_stays_is_named_as_well() {
+    let world = World::new();
+    let running = Running::start(&world, "t", "echo 2 > a.txt");
+    let dir = task_dir(&world, "t");
+    remove_all(&world, &world.state());
+    // An ordinary user's `rm -r` can't go into what the kernel made for the overlay.
+    std::fs::create_dir_all(dir.join("work/work")).expect("mkdir");
+    std::fs::set_permissions(world.state(), Permissions::from_mode(0o700)).expect("chmod");
+    let done = running.go_on();
+    done.expect_code(6).says("it was removed while the task ran");
+    assert!(!done.stderr.contains("is kept"), "{}", done.stderr);
+    assert_eq!(world.git(["for-each-ref", "refs/dam"]), "");
+    world.dam(["gc"]).expect_code(0);
+    assert!(!dir.exists(), "the rest stays for ever");
     world.run(&["--no-check"], "echo 3 > a.txt").expect_code(0);
 }
 
