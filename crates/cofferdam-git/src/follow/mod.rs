@@ -77,6 +77,15 @@ pub enum InTheWay {
         /// Whether git was told not to forget it.
         locked: bool,
     },
+    /// The worktree of the repository itself is not where its git directory says, or
+    /// that says nothing.
+    #[error("the repository `{}` has the branch checked out, and {why}", git_dir.display())]
+    NotFound {
+        /// The git directory.
+        git_dir: PathBuf,
+        /// Why it is not found.
+        why: String,
+    },
     /// Somebody holds the index.
     #[error(transparent)]
     IndexLocked(Locked),

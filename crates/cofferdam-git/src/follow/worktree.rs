@@ -92,7 +92,7 @@ fn a_path(line: &[u8]) -> &Path {
 }
 
 /// The top directory that belongs to a git directory; none for a bare repository.
-fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError> {
+fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, FollowError> {
     if git_dir == repo.git_dir {
         return Ok(repo.worktree.clone());
     }
@@ -112,11 +112,21 @@ fn top_of(repo: &Repository, git_dir: &Path) -> Result<Option<PathBuf>, GitError
     let done = GitCommand::persons(git_dir, repo.owner.as_ref())
         .args(["config", "--get", "core.worktree"])
         .finish()?;
-    let configured = a_path(&done.stdout);
-    let top = if configured.as_os_str().is_empty() {
-        git_dir.parent().map(Path::to_owned)
-    } else {
-        Some(git_dir.join(configured))
+    let not_found = |why: String| {
+        Err(FollowError::InTheWay(InTheWay::NotFound { git_dir: git_dir.to_owned(), why }))
     };
-    Ok(top.filter(|top| top.is_dir()))
+    // 1: it is not set. Anything else is that git can't go to what is set.
+    if !matches!(done.status.code(), Some(0 | 1)) {
+        return not_found(format!("git can't go to its worktree: {}", done.stderr.trim()));
+    }
+    let configured = a_path(&done.stdout);
+    if !configured.as_os_str().is_empty() {
+        return Ok(Some(git_dir.join(configured)));
+    }
+    // A worktree can name a git directory elsewhere, which does not name it.
+    if !git_dir.ends_with(".git") {
+        let why = "does not say where; `git config core.worktree PATH` there says it";
+        return not_found(why.to_owned());
+    }
+    Ok(git_dir.parent().map(Path::to_owned))
 }

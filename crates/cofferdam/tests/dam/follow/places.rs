@@ -78,6 +78,26 @@ fn a_linked_worktree_that_is_away_is_waited_for_or_forgotten() {
     assert_eq!(world.git(["show", "side:z"]), "v");
 }
 
+#[test]
+fn a_worktree_that_its_separate_git_directory_does_not_name_is_asked_for() {
+    let world = World::new();
+    world.sh("mkdir ../gits; git init -q --separate-git-dir ../gits/apart; git worktree add -q -b side ../linked");
+    run_in(&world, "linked", &["--into", "main", "--name", "t"], "echo z > z")
+        .expect_code(8)
+        .says("gits/apart` has the branch checked out, and does not say where");
+    assert!(!world.dir().join("gits/z").exists());
+    world.sh("git --git-dir=../gits/apart config core.worktree ../../repo; mv ../repo ../away");
+    let land = || {
+        let mut land = world.dam_command(["land", "--no-check", "t"]);
+        Done::from(land.current_dir(world.dir().join("linked")).output().expect("dam"))
+    };
+    land().expect_code(8).says("git can't go to its worktree");
+    assert!(!world.dir().join("gits/z").exists());
+    std::fs::rename(world.dir().join("away"), &world.repo).expect("rename");
+    land().expect_code(0);
+    assert_eq!(world.sh("git status --porcelain; cat z"), "z");
+}
+
 /// Makes a repository `tables` whose refs are in tables; false where git knows none.
 fn make_tables(world: &World) -> bool {
     let made = std::process::Command::new("git")
