@@ -200,6 +200,7 @@ impl Error {
                 | GitError::Unsupported(_)
                 | GitError::Lfs { .. }
                 | GitError::MissingObject(_)
+                | GitError::CorruptObject { .. }
                 | GitError::Submodule { .. }
                 | GitError::NotStarted(_),
             ) => ExitCode::Usage,
@@ -360,6 +361,11 @@ impl Error {
             Error::Git(GitError::MissingObject(_)) => Some(
                 "`git fetch --refetch --no-filter` fetches what a partial clone left out; in \
                  any other, `git fsck` says what else is missing"
+                    .into(),
+            ),
+            Error::Git(GitError::CorruptObject { .. }) => Some(
+                "`git fsck` says what else is damaged; a copy of the object in another clone, put \
+                 in its place, mends it"
                     .into(),
             ),
             Error::Git(GitError::Submodule { .. }) => {

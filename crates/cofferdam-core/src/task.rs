@@ -38,7 +38,7 @@ use crate::report::{Event, Reporter};
 use crate::request::{Level, Request};
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, config, diagnose, gate, harvest, input, land, settle};
+use crate::{Dam, Error, ExitCode, boundary, config, diagnose, gate, harvest, input, land, settle};
 
 /// Begins to look at the repository that `dir` is in, for [`run`]: it goes on while
 /// the state directory is opened.
@@ -323,6 +323,7 @@ pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
         | Error::Config { .. } => State::Failed,
         Error::Git(GitError::Gone(_)) => State::Failed,
         Error::Git(error) if error.is_denied() => State::Failed,
+        _ if error.exit_code() == ExitCode::Usage => State::Failed,
         _ if error.is_for_want_of_room() || error.limit().is_some() => State::Failed,
         _ => State::Broken,
     };

@@ -74,6 +74,14 @@ pub enum GitError {
     /// An object that a commit needs is not in the repository.
     #[error("object {0} is missing in the repository")]
     MissingObject(Oid),
+    /// An object that can't be read.
+    #[error("object {oid} (stored in `{}`) is corrupt", file.display())]
+    CorruptObject {
+        /// Its name.
+        oid: Oid,
+        /// Where it is.
+        file: PathBuf,
+    },
     /// git answered in a form not known here.
     #[error("`git {command}` gave an answer of an unknown form: {answer}")]
     Unexpected {
@@ -146,6 +154,20 @@ pub enum GitError {
 impl GitError {
     /// The error of a call that failed and said this.
     fn of_failed(command: String, code: Option<i32>, stderr: String) -> GitError {
+        if let Some((oid, file)) = corrupt_object(&stderr) {
+            return GitError::CorruptObject { oid, file: file.into() };
+        }
+        if let Some(path) = quoted(&stderr, "failed to encode '", "' from ") {
+            let encoding = quoted(&stderr, "' from ", " to ").unwrap_or("its encoding");
+            let why = format!("can't be read as {encoding}, its `working-tree-encoding`");
+            return harvest::Refusal::Path { path: path.as_bytes().into(), why }.into();
+        }
+        if let Some(path) = quoted(&stderr, "error: '", "/' does not have a commit checked out") {
+            return GitError::Unsupported(format!(
+                "`{path}` is a repository without a commit, and can't be carried along: make a \
+                 commit in it, or remove or ignore it"
+            ));
+        }
         match missing_object(&stderr) {
             Some(oid) => GitError::MissingObject(oid),
             None => GitError::Failed { command, code, stderr },
@@ -215,7 +237,20 @@ pub(crate) fn in_one_line(said: &str) -> String {
         ["fatal: ", "error: "].iter().find_map(|word| line.strip_prefix(word)).unwrap_or(line)
     });
     let told = |line: &&str| !line.is_empty() && !ALWAYS.iter().any(|any| line.starts_with(any));
-    lines.filter(told).take(MOST).collect::<Vec<_>>().join("; ")
+    // A list follows what ends so.
+    lines.filter(told).take(MOST).collect::<Vec<_>>().join("; ").replace(":; ", ": ")
+}
+
+/// What stands between the first `before` and the next `after`.
+fn quoted<'a>(said: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    Some(said.split_once(before)?.1.split_once(after)?.0)
+}
+
+/// The object that git found to be corrupt, and where it is.
+fn corrupt_object(stderr: &str) -> Option<(Oid, &str)> {
+    let line = stderr.lines().find(|line| line.ends_with(") is corrupt"))?;
+    let oid = line.split_once(" object ")?.1.split(' ').next()?;
+    Some((Oid::parse(oid)?, quoted(line, "(stored in ", ") is corrupt")?))
 }
 
 /// The object that git could not read, from what it says in each of its parts about one
@@ -258,6 +293,13 @@ mod tests {
         ] {
             assert_eq!(missing_object(&said), Oid::parse(oid), "{said}");
         }
+        let said = format!(
+            "error: inflate: data stream error\nfatal: loose object {oid} (stored in /r/.git/objects/1e/8b) is corrupt"
+        );
+        let of = |said: &str| GitError::of_failed("git".into(), Some(128), said.into());
+        assert!(
+            matches!(of(&said), GitError::CorruptObject { file, .. } if file.ends_with("1e/8b"))
+        );
         for said in ["fatal: unable to read config file", &format!("fatal: {oid} is locked")] {
             assert_eq!(missing_object(said), None, "{said}");
         }

@@ -280,7 +280,9 @@ impl Objects {
             [(path, mode, oid)] if !matches!(mode & TYPE, DIR | GITLINK) => {
                 self.read(oid, path).map(Some)
             }
-            _ => Err(GitError::Unsupported(format!("a repository whose `{name}` is a directory"))),
+            _ => Err(GitError::Unsupported(format!(
+                "`{name}` is a directory in this repository, and has to be a file"
+            ))),
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use crate::command::Finished;
 use crate::store::{ask_top_file, top_file_in};
 use crate::{
     CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, RunAs, Started,
@@ -14,6 +15,8 @@ use crate::{
 
 /// git's exit code for an option that it does not know.
 const USAGE: i32 = 129;
+/// git's exit code for what it can't work on.
+const FATAL: i32 = 128;
 
 /// A repository of the person's, found from a directory inside it.
 #[derive(Debug, Clone)]
@@ -119,7 +122,7 @@ impl<'a> Discovery<'a> {
         let oid = |at: usize| lines.get(at).and_then(|line| Oid::parse(line));
         let (Some(commit), Some(tree)) = (oid(0), oid(1)) else {
             return Err(match self.base {
-                None => GitError::Unborn(self.dir.into()),
+                None => repo.without_head(self.dir)?,
                 Some(base) => GitError::NoSuchRevision(base.to_owned()),
             });
         };
@@ -205,6 +208,20 @@ impl Repository {
         key
     }
 
+    /// Why HEAD has no commit and tree.
+    fn without_head(&self, dir: &Path) -> Result<GitError, GitError> {
+        let done = self.git().args(["rev-parse", "--verify", "--quiet", "HEAD"]).finish()?;
+        let text = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+        let Some(oid) = Oid::parse(&text).filter(|_| done.status.success()) else {
+            return Ok(GitError::Unborn(dir.into()));
+        };
+        let done = self.git().args(["ls-tree", "-r", oid.as_str()]).finish()?;
+        Ok(match done.failed() {
+            GitError::Failed { .. } => GitError::MissingObject(oid),
+            other => other,
+        })
+    }
+
     /// The ref that HEAD names; none when it is detached.
     fn head(&self) -> Result<Option<String>, GitError> {
         let done = self.git().args(["symbolic-ref", "--quiet", "HEAD"]).finish()?;
@@ -226,7 +243,9 @@ impl Repository {
             .args([format!("{name}^{{commit}}")])
             .finish()?;
         if !done.status.success() {
-            return if done.stderr.trim().is_empty() { Ok(None) } else { Err(done.failed()) };
+            // A warning is that of a symbolic ref to nothing.
+            let only_warns = done.stderr.lines().all(|line| line.starts_with("warning: "));
+            return if only_warns { Ok(None) } else { Err(done.failed()) };
         }
         let text = String::from_utf8_lossy(&done.stdout).trim().to_owned();
         match Oid::parse(&text) {
@@ -301,7 +320,7 @@ fn answered(
         } else if done.stderr.contains("detected dubious ownership") {
             GitError::NotTrusted { dir: dir.into() }
         } else {
-            done.failed()
+            unusable(dir, done)
         });
     };
     let format = match found.format.as_str() {
@@ -326,6 +345,20 @@ fn answered(
     let [git_dir, common_dir, objects] = found.paths;
     let repo = Repository { worktree, found_in, git_dir, common_dir, objects, format, owner };
     Ok((repo, said))
+}
+
+/// Why git can't say where the repository is: its configuration is broken, or of a
+/// kind that this git does not know.
+fn unusable(dir: &Path, done: Finished) -> GitError {
+    match done.failed() {
+        error if error.is_of_this_machine() || error.is_denied() => error,
+        error @ GitError::Failed { code: Some(FATAL), .. } => GitError::Unsupported(format!(
+            "git can't work on the repository at `{}`: {}",
+            dir.display(),
+            error.in_words()
+        )),
+        error => error,
+    }
 }
 
 /// The first answers to [`ask`], which are those about the repository.

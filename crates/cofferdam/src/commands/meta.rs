@@ -1,5 +1,6 @@
 //! `dam completion`, `dam man` and `dam schema`: all generated.
 
+use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 use std::path::Path;
 
 use clap::CommandFactory;
@@ -22,7 +23,16 @@ pub fn completion(shell: clap_complete::Shell) -> Result<ExitCode, Error> {
 
 /// Prints the manual page, or writes one per command into a directory.
 pub fn man(dir: Option<&Path>) -> Result<ExitCode, Error> {
-    let failed = |path: &Path, source| Error::Io { step: "write", path: path.into(), source };
+    let failed = |path: &Path, source: std::io::Error| match source.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => {
+            Error::Io { step: "write", path: path.into(), source }
+        }
+        // Which directory that is was the caller's choice.
+        _ => Error::Usage {
+            message: format!("the pages can't be written to `{}`: {source}", path.display()),
+            hint: None,
+        },
+    };
     match dir {
         Some(dir) => {
             std::fs::create_dir_all(dir).map_err(|source| failed(dir, source))?;

@@ -54,10 +54,12 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
 
 /// Where the caller is.
 fn here() -> Result<PathBuf, Error> {
-    std::env::current_dir().map_err(|source| Error::Io {
-        step: "find the current directory",
-        path: ".".into(),
-        source,
+    std::env::current_dir().map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => Error::Usage {
+            message: "the current directory is not there any more".into(),
+            hint: Some("change into the repository that the work is for".into()),
+        },
+        _ => Error::Io { step: "find the current directory", path: ".".into(), source },
     })
 }
 

@@ -306,3 +306,10 @@ fn a_listing_that_could_not_be_written_is_no_success() {
         world.sh(&format!("{dam} --format json run --no-check -- true 2>&1 >/dev/full; echo $?"));
     assert!(said.ends_with('0'), "{said}");
 }
+
+#[test]
+fn manual_pages_that_can_not_be_written_are_the_callers_matter() {
+    let world = World::new();
+    let done = world.dam(["man", "a.txt"]);
+    done.expect_code(2).says("the pages can't be written to `a.txt`");
+}

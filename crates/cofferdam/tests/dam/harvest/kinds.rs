@@ -1,6 +1,7 @@
 //! Everything that can lie in a directory, and what takes the place of what.
 
 use super::{lands_as, outside, prepared, refused, same, tree, ways};
+use crate::support::World;
 
 #[test]
 fn modes() {
@@ -232,4 +233,23 @@ fn marks_of_an_overlay_that_a_task_sets_itself_mean_nothing() {
         "mkdir d; echo 1 > d/f",
         "python3 -c 'import os\nfor n in (\"user.overlay.opaque\", \"user.overlay.whiteout\", \"user.overlay.redirect\", \"user.overlay.metacopy\"):\n  for p in (\"d\", \"d/f\", \"src\"):\n    try: os.setxattr(p, n, b\"y\")\n    except OSError: pass'; echo 2 > d/g; echo 3 > src/c",
     );
+}
+
+#[test]
+fn a_file_that_is_not_in_its_encoding_is_refused_by_name() {
+    // One by one, and so many that they go through an index.
+    for many in [0, 5000] {
+        let world = World::new();
+        world.write(".gitattributes", "*.u16 text working-tree-encoding=UTF-16LE\n");
+        world.commit("an encoding");
+        let script =
+            format!("for n in $(seq {many}); do echo $n > $n.txt; done; printf odd > g.u16");
+        world
+            .run(&["--no-check", "--name", "t"], &script)
+            .expect_code(1)
+            .says("`g.u16` can't be read as UTF-16LE")
+            .says("dam enter");
+        assert_eq!(world.state_of("t"), "failed");
+        assert!(world.task("t")["context_kept"].as_bool().expect("kept"));
+    }
 }

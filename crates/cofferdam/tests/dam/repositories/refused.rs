@@ -198,3 +198,68 @@ fn outside_of_the_worktree_it_is_said_where_it_is() {
     refuses(&world, &[], &format!("the worktree of this repository is `{other}`"))
         .says("change into the worktree");
 }
+
+#[test]
+fn what_git_can_not_work_on_is_said_in_gits_words() {
+    let broken: [(&str, &str); 5] = [
+        ("echo '[user' >> .git/config", "bad config line"),
+        ("echo '[user' >> ~/.gitconfig", "/home/.gitconfig"),
+        ("git config core.repositoryFormatVersion 99", "version <= 1, found 99"),
+        (
+            "git config core.repositoryFormatVersion 1; git config extensions.nonsense true",
+            "extension found: nonsense",
+        ),
+        ("git config core.bare maybe", "core.bare"),
+    ];
+    for (how, says) in broken {
+        let world = world();
+        world.sh(how);
+        let done = refuses(&world, &[], "git can't work on the repository at");
+        done.says(says);
+        assert!(!done.stderr.contains("rev-parse"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn objects_that_are_damaged_or_missing_are_named() {
+    for (revision, damage, says) in [
+        ("HEAD", "echo no >", "is corrupt"),
+        ("HEAD^{tree}", "echo no >", "is corrupt"),
+        ("HEAD:a.txt", "echo no >", "is corrupt"),
+        ("HEAD", "rm -f", "is missing in the repository"),
+        ("HEAD:a.txt", "rm -f", "is missing in the repository"),
+    ] {
+        let world = world();
+        let oid = world.git(["rev-parse", revision]);
+        let (dir, file) = oid.split_at(2);
+        let path = format!(".git/objects/{dir}/{file}");
+        world.sh(&format!("chmod u+w {path}; {damage} {path}"));
+        let done = world.run(&["--no-check", "--name", "t"], "echo x > x");
+        done.expect_code(2).says(&format!("object {oid} ")).says(says).says("`git fsck`");
+        assert!(!world.path("x").exists());
+    }
+}
+
+#[test]
+fn a_current_directory_that_is_gone_is_said() {
+    let world = world();
+    let dam = crate::support::dam_binary().display().to_string();
+    let said = world.sh(&format!(
+        "mkdir gone; cd gone; rmdir ../gone; set +e; {dam} run --no-check -- true 2>&1; echo $?"
+    ));
+    assert!(said.contains("the current directory is not there any more"), "{said}");
+    assert!(said.ends_with("\n2"), "{said}");
+}
+
+#[test]
+fn a_repository_without_a_commit_in_the_checkout_is_not_carried() {
+    let world = world();
+    world.sh("mkdir sub; git init -q sub/nest");
+    world
+        .run(&["--no-check", "--carry-dirty", "--name", "t"], "true")
+        .expect_code(2)
+        .says("`sub/nest` is a repository without a commit");
+    assert_eq!(world.state_of("t"), "failed");
+    world.sh("echo sub/ > .git/info/exclude");
+    world.run(&["--no-check", "--carry-dirty"], "true").expect_code(0);
+}
