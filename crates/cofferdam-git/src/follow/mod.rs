@@ -57,7 +57,7 @@ use room::Room;
 #[derive(Debug, thiserror::Error)]
 pub enum InTheWay {
     /// An unfinished merge, rebase, cherry-pick, revert or bisect.
-    #[error("a {what} is in progress in `{worktree}`")]
+    #[error("{what} is in progress in `{worktree}`")]
     Operation {
         /// Which.
         what: &'static str,
@@ -120,6 +120,9 @@ pub enum InTheWay {
 fn wanted(bytes: u64, files: u64) -> String {
     format!("{files} with {} KiB", bytes.div_ceil(1024))
 }
+
+/// The mode of a symlink in a tree.
+const LINK: u32 = 0o120_000;
 
 /// How many paths are told by name.
 const TOLD: usize = 3;
@@ -292,15 +295,22 @@ impl<'a> Follow<'a> {
     fn verify(&self) -> Result<Told, GitError> {
         let mut wrong = Told::new(TOLD);
         let mut absent = Absent::new(self);
+        // Asked only where it decides something.
+        let mut no_symlinks = None;
         self.changes.each(|change| {
             let meta = std::fs::symlink_metadata(self.place(&change.path)).ok();
             let right = match change.new_mode {
                 0 => meta.is_none_or(|meta| meta.is_dir()),
                 GITLINK => true,
-                mode => meta.is_some_and(|meta| {
-                    let symlink = mode == 0o120_000;
-                    meta.is_symlink() == symlink && !meta.is_dir()
-                }),
+                mode => match meta {
+                    None => false,
+                    Some(meta) if meta.is_dir() => false,
+                    Some(meta) if mode == LINK && meta.is_file() => match no_symlinks {
+                        Some(known) => known,
+                        None => *no_symlinks.insert(self.has_no_symlinks()?),
+                    },
+                    Some(meta) => meta.is_symlink() == (mode == LINK),
+                },
             };
             // Outside of a sparse checkout nothing is to be there.
             if !right && !absent.has(&change.path)? {
@@ -309,6 +319,12 @@ impl<'a> Follow<'a> {
             Ok::<_, GitError>(())
         })?;
         Ok(wrong)
+    }
+
+    /// Whether git writes a file in the place of each symlink (`core.symlinks`).
+    fn has_no_symlinks(&self) -> Result<bool, GitError> {
+        let done = self.git().args(["config", "--type=bool", "core.symlinks"]).finish()?;
+        Ok(done.stdout.trim_ascii() == b"false")
     }
 
     /// The copy becomes the index.
@@ -353,14 +369,15 @@ fn differences<'a>(
 
 fn no_operation(worktree: &Worktree) -> Result<(), InTheWay> {
     let in_progress = [
-        ("MERGE_HEAD", "merge"),
-        ("rebase-merge", "rebase"),
-        ("rebase-apply", "rebase"),
-        ("CHERRY_PICK_HEAD", "cherry-pick"),
-        ("REVERT_HEAD", "revert"),
-        ("BISECT_START", "bisect"),
+        ("MERGE_HEAD", "a merge"),
+        ("rebase-merge", "a rebase"),
+        ("rebase-apply/applying", "`git am`"),
+        ("rebase-apply", "a rebase"),
+        ("CHERRY_PICK_HEAD", "a cherry-pick"),
+        ("REVERT_HEAD", "a revert"),
+        ("BISECT_START", "a bisect"),
         // Of several commits, between two of them.
-        ("sequencer", "cherry-pick or revert"),
+        ("sequencer", "a cherry-pick or revert"),
     ];
     for (file, what) in in_progress {
         if worktree.git_dir.join(file).symlink_metadata().is_ok() {

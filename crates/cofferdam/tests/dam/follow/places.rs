@@ -273,3 +273,19 @@ fn a_checkout_without_modes_or_links_stays_clean() {
     lands(&world, "test -L link; ln -sf ci link; echo y > tool", "");
     assert_eq!(world.read("link"), "ci");
 }
+
+#[test]
+fn a_checkout_that_can_not_have_symlinks_has_files_for_them() {
+    let world = World::new();
+    world.git(["config", "core.symlinks", "false"]);
+    let landed = |done: &Done| {
+        done.expect_code(0);
+        assert!(!done.stderr.contains("left alone"), "{}", done.stderr);
+        assert_eq!(world.git(["status", "--porcelain"]), "");
+    };
+    landed(&run_in(&world, "repo", &[], "ln -s a.txt link"));
+    assert_eq!(world.read("link"), "a.txt");
+    assert!(!world.path("link").is_symlink());
+    landed(&run_in(&world, "repo", &[], "rm link a.txt; echo file > link; ln -s ci a.txt"));
+    assert_eq!((world.read("link").as_str(), world.read("a.txt").as_str()), ("file\n", "ci"));
+}
