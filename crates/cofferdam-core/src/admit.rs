@@ -337,13 +337,23 @@ fn target(
             let branch = format!("refs/heads/dam/{name}");
             let valid =
                 !branch.contains("..") && !branch.ends_with('.') && !branch.ends_with(".lock");
-            if valid {
-                Ok(TargetRef::NewBranch { name: branch })
-            } else {
-                Err(Error::usage(
+            if !valid {
+                return Err(Error::usage(
                     format!("`dam/{name}` is no name for a branch"),
                     "give another `--name`",
-                ))
+                ));
+            }
+            match found.repo.in_the_way_of(&branch)? {
+                None => Ok(TargetRef::NewBranch { name: branch }),
+                Some(other) => Err(Error::Usage {
+                    message: format!(
+                        "there can't be a branch `dam/{name}`: the branch `{other}` is in the way"
+                    ),
+                    hint: Some(format!(
+                        "`git branch -m {other} OTHER` gives that one another name; `--into \
+                         BRANCH` lands on a branch that exists"
+                    )),
+                }),
             }
         }
         Into::Current if found.repo.worktree.is_none() => Err(Error::usage(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cofferdam_git::GitError;
-use cofferdam_ledger::{LedgerError, State};
+use cofferdam_ledger::{LedgerError, State, TaskName};
 use cofferdam_sandbox::SandboxError;
 use cofferdam_sandbox::limits::Rung;
 use cofferdam_tree::LockError;
@@ -168,6 +168,15 @@ pub enum Error {
         /// What it said.
         said: String,
     },
+    /// What went wrong with a task.
+    #[error("{error}")]
+    OfTask {
+        /// Its name.
+        name: TaskName,
+        /// What.
+        #[source]
+        error: Box<Error>,
+    },
     /// A record or answer of ours that makes no sense.
     #[error("{0}")]
     Internal(String),
@@ -181,9 +190,20 @@ impl Error {
         Error::Usage { message: message.into(), hint: hint.into().map(str::to_owned) }
     }
 
+    /// The same, said of a task.
+    pub(crate) fn of_task(self, name: &TaskName) -> Error {
+        match self {
+            Error::OfTask { .. } => self,
+            other => Error::OfTask { name: name.clone(), error: Box::new(other) },
+        }
+    }
+
     /// The process's exit code for this error.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
+        if let Error::OfTask { error, .. } = self {
+            return error.exit_code();
+        }
         if self.is_for_want_of_room() || self.limit().is_some() {
             return ExitCode::NoRoom;
         }
@@ -240,6 +260,7 @@ impl Error {
     #[must_use]
     pub fn is_for_want_of_room(&self) -> bool {
         match self {
+            Error::OfTask { error, .. } => error.is_for_want_of_room(),
             Error::Ledger(error) => error.is_full(),
             Error::Git(error) if error.is_for_want_of_room() => true,
             Error::Isolation(error) => error.is_for_want_of_room(),
@@ -286,6 +307,12 @@ impl Error {
     /// What a person can do about it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
+        if let Error::OfTask { name, error } = self {
+            let is_of_it = matches!(**error, Error::Git(GitError::Refused(_) | GitError::Gone(_)));
+            return error
+                .hint()
+                .map(|hint| if is_of_it { hint.replace("NAME", name.as_ref()) } else { hint });
+        }
         if let Some(limit) = self.limit() {
             return Some(limit.into());
         }

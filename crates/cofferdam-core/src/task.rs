@@ -249,7 +249,7 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
     if let Err(error) = done {
         // The first error is the one to be told.
         let _ = end_with(&mut job, &error);
-        return Err(error);
+        return Err(error.of_task(&job.name));
     }
     // What it came to is in the ledger, and stays so: what is left undone here is done
     // by the next collection.

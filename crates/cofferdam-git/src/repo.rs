@@ -232,6 +232,28 @@ impl Repository {
         }
     }
 
+    /// The branch because of which git can't make `branch`, a full ref name: one name
+    /// can't begin with another and a slash.
+    ///
+    /// # Errors
+    /// [`GitError`] when git can't say.
+    pub fn in_the_way_of(&self, branch: &str) -> Result<Option<String>, GitError> {
+        let heads = "refs/heads/";
+        let shorter = branch.match_indices('/').map(|(at, _)| &branch[..at]);
+        // As a glob it is that ref alone, and not what is below it.
+        let alone = shorter.filter(|name| name.len() > heads.len()).map(|name| {
+            let (start, last) = name.split_at(name.len() - 1);
+            format!("{start}[{last}]")
+        });
+        let out = self
+            .git()
+            .args(["for-each-ref", "--count=1", "--format=%(refname)"])
+            .args(alone.chain([format!("{branch}/")]))
+            .run()?;
+        let name = String::from_utf8_lossy(&out).trim_end().to_owned();
+        Ok(name.strip_prefix(heads).map(str::to_owned))
+    }
+
     /// What a ref points at; none when it does not exist.
     ///
     /// # Errors

@@ -248,7 +248,7 @@ fn a_file_that_is_not_in_its_encoding_is_refused_by_name() {
             .run(&["--no-check", "--name", "t"], &script)
             .expect_code(1)
             .says("`g.u16` can't be read as UTF-16LE")
-            .says("dam enter");
+            .says("`dam enter t` goes in");
         assert_eq!(world.state_of("t"), "failed");
         assert!(world.task("t")["context_kept"].as_bool().expect("kept"));
     }

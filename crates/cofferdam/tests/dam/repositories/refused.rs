@@ -263,3 +263,40 @@ fn a_repository_without_a_commit_in_the_checkout_is_not_carried() {
     world.sh("echo sub/ > .git/info/exclude");
     world.run(&["--no-check", "--carry-dirty"], "true").expect_code(0);
 }
+
+#[test]
+fn a_branch_that_can_not_be_made_is_known_before_anything_begins() {
+    for other in ["dam", "dam/t/x"] {
+        let world = world();
+        world.git(["branch", other]);
+        // None of these is.
+        for beside in ["da", "damn", "x/dam", "x/t"] {
+            world.git(["branch", beside]);
+        }
+        let says = format!("the branch `{other}` is in the way");
+        refuses(&world, &["--branch", "--name", "t"], &says).says("git branch -m");
+        world.git(["branch", "--move", other, "other"]);
+        world.git(["branch", "dam/t2"]);
+        world.run(&["--no-check", "--branch", "--name", "t"], "echo x > x").expect_code(0);
+        assert_eq!(world.git(["show", "dam/t:x"]), "x");
+    }
+}
+
+#[test]
+fn mail_that_is_being_applied_is_no_rebase() {
+    let world = world();
+    world.sh(
+        "git checkout -q -b other; echo o > a.txt; git commit -qam o; git format-patch -q -1 -o ..; \
+         git checkout -q main; echo m > a.txt; git commit -qam m; \
+         git am ../0001-o.patch >/dev/null 2>&1 && exit 1; true",
+    );
+    world.run(&["--no-check"], "echo x > x").expect_code(8).says("`git am` is in progress");
+}
+
+#[test]
+fn a_configuration_that_is_a_directory_is_said() {
+    let world = world();
+    world.write("cofferdam.toml/file", "");
+    world.commit("a directory");
+    refuses(&world, &[], "`cofferdam.toml` is a directory in this repository");
+}
