@@ -344,7 +344,7 @@ fn a_repository_that_goes_while_a_task_runs_is_named_and_its_work_lands_later() 
     let away = world.dir().join("away");
     std::fs::rename(&world.repo, &away).expect("rename");
     let done = running.go_on();
-    done.expect_code(2).says("is not there any more").says("`dam land NAME` goes on");
+    done.expect_code(2).says("is not there any more").says("`dam land t` goes on");
     std::fs::rename(&away, &world.repo).expect("rename");
     assert_eq!(world.state_of("t"), "failed");
     world.dam(["land", "t"]).expect_code(0);
