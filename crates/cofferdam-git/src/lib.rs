@@ -267,6 +267,11 @@ fn below(top: &Path, path: &[u8]) -> PathBuf {
     top.join(OsStr::from_bytes(path))
 }
 
+/// The directories above a path of a tree, outermost first.
+fn dirs_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at])
+}
+
 pub(crate) trait IoContext<T> {
     fn at(self, step: &'static str, path: impl Into<PathBuf>) -> Result<T, GitError>;
 }

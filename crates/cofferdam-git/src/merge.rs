@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::attributes::{self, AttributesDir};
 use crate::difference::{Changes, Difference, diff};
 use crate::harvest::CommitText;
-use crate::{CommitId, GitCommand, GitError, IoContext, Oid, Store, TreeId};
+use crate::{CommitId, GitCommand, GitError, IoContext, Objects, Oid, Store, TreeId};
 
 /// How many paths of a conflict are kept.
 const KEPT: usize = 1000;
@@ -100,13 +100,18 @@ pub(crate) fn tip_attributes(
 ) -> Result<(), GitError> {
     let attributes = AttributesDir(dir);
     attributes.copy_from(base_attributes)?;
+    let mut objects = None;
     for difference in diff(store, base, tip, false)? {
         let difference = difference?;
         if !attributes::is_attributes(&difference.path) {
             continue;
         }
         if difference.new_mode & 0o170_000 == 0o100_000 {
-            let blob = store.git().args(["cat-file", "blob", difference.new.as_str()]).run()?;
+            let objects = match &mut objects {
+                Some(objects) => objects,
+                none => none.insert(Objects::start(store)?),
+            };
+            let blob = objects.read(&difference.new, &difference.path)?;
             attributes.put(&difference.path, &blob)?;
         } else {
             attributes.remove(&difference.path)?;

@@ -15,7 +15,7 @@ use cofferdam_tree::BytePath;
 
 use super::{Follow, FollowError, TOLD};
 use crate::difference::Difference;
-use crate::{GitError, IoContext, Told};
+use crate::{GitError, IoContext, Told, dirs_above};
 
 pub(super) struct Look<'a> {
     follow: &'a Follow<'a>,
@@ -113,8 +113,7 @@ impl<'a> Look<'a> {
     }
 
     fn obstacle(&mut self, path: &[u8], tracked: bool) -> Result<(), GitError> {
-        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            let parent = &path[..at];
+        for parent in dirs_above(path) {
             match std::fs::symlink_metadata(self.follow.place(parent)) {
                 Ok(meta) if meta.is_dir() => {}
                 Ok(_) => {

@@ -19,14 +19,16 @@ const UNFINISHED: [(&[u8], &str); 6] = [
     (b".git/REVERT_HEAD", "a revert that was not finished: what is on disk is taken"),
     (b".git/BISECT_LOG", "a `git bisect` that was not finished: what is on disk is taken"),
 ];
+/// A path that nothing on the way leads away from.
+const BENEATH: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 /// More branches than this are not looked at.
 const BRANCHES: u64 = 1000;
 
 /// What git was in the middle of, and what it is.
 pub(super) fn unfinished(upper: &OwnedFd) -> impl Iterator<Item = (&'static [u8], &'static str)> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let is_there = move |path| openat2(upper, path, flags, Mode::empty(), resolve).is_ok();
+    let is_there = move |path| openat2(upper, path, flags, Mode::empty(), BENEATH).is_ok();
     UNFINISHED.into_iter().filter(move |(path, _)| is_there(*path))
 }
 
@@ -47,14 +49,14 @@ pub(super) fn of(upper: &OwnedFd, began_at: &[CommitId]) -> Vec<(Vec<u8>, &'stat
             || began_at.iter().any(|commit| commit.as_str().as_bytes() == oid)
             || refs.windows(oid.len()).any(|words| words == oid)
     };
-    let tip = read(upper, &[b".git/", checked_out].concat());
+    let checked_out = [b".git/", checked_out].concat();
+    let tip = read(upper, &checked_out);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let Ok(heads) = openat2(upper, HEADS, flags, Mode::empty(), resolve) else { return found };
+    let Ok(heads) = openat2(upper, HEADS, flags, Mode::empty(), BENEATH) else { return found };
     let caps = Caps { entries: BRANCHES, ..Caps::default() };
     let walked = Walker::new(heads, caps).walk::<WalkError>(&mut |entry| {
         let path = [HEADS, b"/", entry.path].concat();
-        if matches!(entry.found, Found::File { .. }) && path != [b".git/", checked_out].concat() {
+        if matches!(entry.found, Found::File { .. }) && path != checked_out {
             let oid = read(upper, &path);
             let is_tip = oid == tip;
             if !is_tip && !known(oid.trim_ascii()) {

@@ -20,7 +20,7 @@ use crate::attributes::{AttributeReader, OfPath, Text, is_attributes};
 use crate::difference::diff;
 use crate::lfs::{self, Cleaned, Pointer};
 use crate::modules::GITLINK;
-use crate::{CommitId, GitError, Oid, PersonConfig, Store, TreeId, publish};
+use crate::{CommitId, GitError, Objects, Oid, PersonConfig, Store, TreeId, dirs_above, publish};
 
 /// How many changed paths and things left out are told by name.
 pub const NAMED: usize = 100;
@@ -133,6 +133,7 @@ pub fn collect(
         converts: store.converts_by_itself(),
         importer: None,
         attributes: None,
+        objects: None,
         lfs: Vec::new(),
         was_converted: Vec::new(),
     };
@@ -249,12 +250,11 @@ fn count(
             gits_own = Some(path.to_vec());
         }
         // What is below a path comes after it.
-        let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         if !submodules.is_empty()
-            && let Some((at, _)) = above.find(|(at, _)| submodules.contains(&path[..*at]))
+            && let Some(above) = dirs_above(path).find(|above| submodules.contains(*above))
         {
             let why = "is a submodule, and changes inside one can't land";
-            return Err(Refusal::path(&path[..at], why).into());
+            return Err(Refusal::path(above, why).into());
         }
         if difference.old_mode == GITLINK {
             submodules.insert(difference.path);
@@ -329,6 +329,8 @@ struct Blobs<'a> {
     /// Started by the first change.
     importer: Option<Importer<'a>>,
     attributes: Option<AttributeReader>,
+    /// Of the base, when they were asked for.
+    objects: Option<Objects>,
     /// Content that was kept beside the objects.
     lfs: Vec<Pointer>,
     /// What has become another blob than it is on disk: the first of it.
@@ -459,8 +461,16 @@ impl<'a> Blobs<'a> {
     }
 
     /// The object at a path of the base.
-    fn in_base(&self, path: &[u8]) -> Result<Oid, GitError> {
-        self.store.git().args(["rev-parse", "--verify"]).args([self.spec(path)]).oid()
+    fn in_base(&mut self, path: &[u8]) -> Result<Oid, GitError> {
+        let objects = match &mut self.objects {
+            Some(objects) => objects,
+            none => none.insert(Objects::start(self.store)?),
+        };
+        let found = objects.entries(self.base.1, &[path.to_vec()])?.into_iter().next();
+        found.map(|(.., oid)| oid).ok_or_else(|| {
+            let path = cofferdam_tree::BytePath::from(path);
+            Refusal::Helper(format!("`{path}` is not in the base")).into()
+        })
     }
 
     fn spec(&self, path: &[u8]) -> OsString {

@@ -15,7 +15,7 @@ use super::frame::Frame;
 use super::tracked::{Both, Known, Tracked};
 use super::{aside, names};
 use crate::modules::GITLINK;
-use crate::{CommitId, ObjectFormat};
+use crate::{CommitId, ObjectFormat, dirs_above};
 
 const IGNORE_FILE: &[u8] = b".gitignore";
 /// As git: a longer ignore file is not read.
@@ -385,9 +385,9 @@ impl<W: Write> Scan<'_, W> {
     ) -> Result<(), ScanError> {
         let path = base.path.as_slice();
         let Some(there) = self.type_in(&self.merged, path)? else {
-            let dirs = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-            let mut dirs = dirs.map(|(at, _)| &path[..at]);
-            if dirs.any(|dir| self.in_part.contains(dir)) && !self.tracked.left_out.contains(path) {
+            if dirs_above(path).any(|dir| self.in_part.contains(dir))
+                && !self.tracked.left_out.contains(path)
+            {
                 let is_dir = base.mode == GITLINK;
                 Frame::Delete { path: path.to_vec(), is_dir }.write(&mut self.out)?;
             }
@@ -414,8 +414,7 @@ impl<W: Write> Scan<'_, W> {
     fn is_ignored_there(&mut self, path: &[u8]) -> io::Result<bool> {
         self.leave(path);
         let known = self.inside.last().map_or(0, |dir| dir.path.len());
-        let dirs = path.iter().enumerate().skip(known + 1).filter(|(_, byte)| **byte == b'/');
-        for dir in dirs.map(|(at, _)| &path[..at]) {
+        for dir in dirs_above(path).skip_while(|dir| dir.len() <= known) {
             let above = self.inside.last().is_some_and(|dir| dir.ignored);
             let ignored = above || self.is_ignored(dir, true);
             self.enter(dir, ignored)?;
@@ -425,7 +424,7 @@ impl<W: Write> Scan<'_, W> {
 
     /// Tells what the task did in its git that can't be taken or is not.
     fn tell_of_git(&mut self, upper: &OwnedFd) -> io::Result<()> {
-        for (path, why) in std::mem::take(&mut self.tracked.refused) {
+        if let Some((path, why)) = self.tracked.refused.take() {
             self.refuse(&path, why)?;
         }
         for path in std::mem::take(&mut self.tracked.in_conflict) {

@@ -15,9 +15,9 @@ use std::io::{self, BufReader};
 use std::os::fd::OwnedFd;
 
 use super::scan::open_plain_file;
-use crate::ObjectFormat;
 use crate::index::{Entry, Index};
 use crate::modules::GITLINK;
+use crate::{ObjectFormat, dirs_above};
 
 const INDEX: &[u8] = b".git/index";
 const EXECUTABLE: u32 = 0o100_755;
@@ -39,10 +39,7 @@ impl Paths {
     }
 
     fn insert_with_dirs(&mut self, path: &[u8]) {
-        for (at, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
-            self.insert(&path[..at]);
-        }
-        self.insert(path);
+        dirs_above(path).chain([path]).for_each(|path| self.insert(path));
     }
 
     pub(super) fn contains(&self, path: &[u8]) -> bool {
@@ -64,7 +61,7 @@ pub(super) struct Tracked {
     /// Whether the files that were not written have to be gone through as well.
     pub(super) second_look: bool,
     /// What can't be taken, and why: the first of them.
-    pub(super) refused: Vec<(Vec<u8>, &'static str)>,
+    pub(super) refused: Option<(Vec<u8>, &'static str)>,
     /// What is in conflict: the first of them.
     pub(super) in_conflict: Vec<Vec<u8>>,
 }
@@ -246,8 +243,6 @@ impl Tracked {
     }
 
     fn refuse(&mut self, own: &Known, why: &'static str) {
-        if self.refused.is_empty() {
-            self.refused.push((own.path.clone(), why));
-        }
+        self.refused.get_or_insert_with(|| (own.path.clone(), why));
     }
 }
