@@ -131,11 +131,7 @@ pub fn run(
     cofferdam_failpoint::hit("run:named").at("name pid 1 in", context_dir)?;
     let mut remote = running.remote().at("hold", context_dir)?;
     let (stdout, stderr) = (running.stdout.take(), running.stderr.take());
-    match running.next_event().map_err(Error::Isolation)? {
-        SandboxEvent::Ready => {}
-        other => return Err(Error::Internal(format!("pid 1 said {other:?} instead of ready"))),
-    }
-    let begun = Instant::now();
+    let mut begun = Instant::now();
     let wakeups = control.wakeups();
     let cause = Mutex::new(None);
     let hold = || running.remote().at("hold", context_dir);
@@ -147,6 +143,7 @@ pub fn run(
     let too_much_disk = AtomicBool::new(false);
     let (memory_over, memory_is_over) = std::sync::mpsc::channel::<()>();
     let (disk_over, disk_is_over) = std::sync::mpsc::channel::<()>();
+    // While pid 1 builds the root view.
     let event = std::thread::scope(|scope| {
         let mut beside = Beside { scope, refused: None };
         if let Some(remote) = out_of_memory {
@@ -176,7 +173,7 @@ pub fn run(
             beside.start(|| pump(pipe, Stream::Err, &log, reporter));
         }
         beside.start(|| {
-            let mut deadline = timeout.map(|timeout| begun + timeout);
+            let mut deadline = timeout.map(|timeout| Instant::now() + timeout);
             // One that came before the command was started counts as well.
             let mut seen = 0;
             loop {
@@ -200,11 +197,20 @@ pub fn run(
                 }
             }
         });
-        let event = match beside.refused.map_or_else(|| Ok(running.go()), Err) {
-            Ok(Ok(())) => running.next_event().map_err(Error::Isolation),
-            // pid 1 was ended before it could start the command.
-            Ok(Err(_)) => Ok(SandboxEvent::Killed),
-            Err(error) => Err(Error::NoThread(error)),
+        let event = match beside.refused {
+            Some(error) => Err(Error::NoThread(error)),
+            None => match running.next_event() {
+                Ok(SandboxEvent::Ready) => {
+                    begun = Instant::now();
+                    match running.go() {
+                        Ok(()) => running.next_event(),
+                        // pid 1 was ended before it could start the command.
+                        Err(_) => Ok(SandboxEvent::Killed),
+                    }
+                }
+                sooner => sooner,
+            }
+            .map_err(Error::Isolation),
         };
         // Before the pumps are joined: every process has to be gone, or a pipe
         // that one of them holds would never end.

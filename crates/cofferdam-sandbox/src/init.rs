@@ -203,7 +203,10 @@ fn first_process(socket: OwnedFd, status: &mut Status) -> Result<(), SandboxErro
         -1 => setup("start pid 1", None, Err(io::Error::last_os_error())),
         pid => {
             status.send(&Message::Pid(u32::try_from(pid).unwrap_or(0)));
-            Ok(())
+            // The end closes all that is open here, and pid 1 may have to wait for this
+            // processor.
+            // SAFETY: nothing is to be done at the end of this process.
+            unsafe { libc::_exit(0) }
         }
     }
 }

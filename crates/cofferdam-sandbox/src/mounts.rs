@@ -13,12 +13,14 @@
 //! Relative sources are resolved against the working directory, which stays
 //! inside [`Spec::base_dir`] until the old root is gone.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
-use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
     OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
@@ -40,7 +42,7 @@ const IDMAP: u64 = 0x10_0000;
 const STAGE: &str = "/.stage";
 
 /// A larger file of the host's is mounted and not copied.
-const SMALL: u64 = 128 << 10;
+const SMALL: usize = 128 << 10;
 
 /// What of the host will appear inside.
 pub(crate) struct Sources {
@@ -140,13 +142,14 @@ fn small_content(path: &Path) -> Option<Vec<u8>> {
     let file = std::fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
     let stat = rustix::fs::fstat(&file).ok()?;
     let everybody = Mode::from_raw_mode(stat.st_mode).contains(Mode::ROTH);
-    let size = u64::try_from(stat.st_size).ok()?;
+    let size = usize::try_from(stat.st_size).ok()?;
     if !rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file() || !everybody || size > SMALL {
         return None;
     }
-    let mut content = Vec::new();
-    let read = file.take(SMALL + 1).read_to_end(&mut content).ok()?;
-    (read as u64 <= SMALL).then_some(content)
+    // With room for the read that finds the end.
+    let mut content = Vec::with_capacity(size + 1);
+    let read = file.take(SMALL as u64 + 1).read_to_end(&mut content).ok()?;
+    (read <= SMALL).then_some(content)
 }
 
 /// A detached copy of the mounts at `path`, the ones below included: in a user
@@ -253,15 +256,19 @@ pub(crate) fn assemble(
 ) -> Result<(), SandboxError> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     setup("separate the mounts from the host's", None, mount_change("/", private))?;
-    let root = Root { fd: memory_fs(&[("mode", "0755".into()), ("size", "16m".into())])? };
+    let root = Root {
+        fd: Rc::new(memory_fs(&[("mode", "0755".into()), ("size", "16m".into())])?),
+        last_parent: RefCell::new(None),
+    };
     // Any directory serves: everything below it is reached by handles from here on.
     let place = if Path::new("/tmp").is_dir() { "/tmp" } else { "/usr" };
-    attach_at(&root.fd, CWD, place)?;
+    let step = "attach";
+    setup(step, Some(place.as_ref()), move_to(&root.fd, CWD, place.as_ref()))?;
     for (index, mount) in mounts.iter().enumerate() {
         root.add(spec, mount, sources, index)?;
     }
     let stage = STAGE.trim_start_matches('/');
-    match rustix::fs::unlinkat(&root.fd, stage, rustix::fs::AtFlags::REMOVEDIR) {
+    match rustix::fs::unlinkat(&root.fd, stage, AtFlags::REMOVEDIR) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => {}
         Err(error) => setup("remove", Some(STAGE.as_ref()), Err(error))?,
     }
@@ -275,16 +282,16 @@ pub(crate) fn assemble(
     setup("seal the root", None, set_attributes(&sealed, RDONLY | NOSUID | NODEV, false))
 }
 
-fn attach_at(mount: &OwnedFd, dir: impl AsFd, path: &str) -> Result<(), SandboxError> {
-    let mut flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    if path.is_empty() {
-        flags |= MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    }
-    setup("attach", Some(path.as_ref()), move_mount(mount, "", dir, path, flags))
+/// Attaches a mount at `path` in `dir`, which is not followed if it is a link.
+fn move_to(mount: &OwnedFd, dir: impl AsFd, path: &OsStr) -> rustix::io::Result<()> {
+    move_mount(mount, "", dir, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
 struct Root {
-    fd: OwnedFd,
+    fd: Rc<OwnedFd>,
+    /// The directory in which something was made last: most of what comes after it is
+    /// made there as well.
+    last_parent: RefCell<Option<(PathBuf, Rc<OwnedFd>)>>,
 }
 
 impl Root {
@@ -299,40 +306,38 @@ impl Root {
             Mount::Bind { source, dest, .. } => {
                 let Source::Tree(tree) = &sources.of[index] else { unreachable!("opened above") };
                 let stat = setup("look at", Some(source), rustix::fs::fstat(tree))?;
-                let is_dir = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
-                let place = if is_dir { self.dir(dest)? } else { self.file(dest, b"")? };
-                self.attach(tree, &place, dest)
+                if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
+                    self.attach_dir(tree, dest)
+                } else {
+                    self.attach_file(tree, dest)
+                }
             }
             Mount::Copy { path } => match &sources.of[index] {
-                Source::Tree(tree) => self.attach(tree, &self.file(path, b"")?, path),
-                Source::Content(content) => self.file(path, content).map(drop),
+                Source::Tree(tree) => self.attach_file(tree, path),
+                Source::Content(content) => self.file(path, content),
                 Source::None => unreachable!("opened above"),
             },
             Mount::Private { hidden, upper, work, dest, .. } => {
                 let Source::Tree(tree) = &sources.of[index] else { unreachable!("opened above") };
                 let merged =
                     self.private(tree, hidden, upper, work).map_err(|error| error.of(dest))?;
-                self.attach(&merged, &self.dir(dest)?, dest)
+                self.attach_dir(&merged, dest)
             }
-            Mount::Overlay { lower, upper, work, dest } => {
-                let place = self.dir(dest)?;
-                match &sources.of[index] {
-                    Source::Tree(single) => self.attach(single, &place, dest),
-                    _ => {
-                        let merged = overlay(lower, upper.as_deref(), work.as_deref())?;
-                        self.attach(&merged, &place, dest)
-                    }
+            Mount::Overlay { lower, upper, work, dest } => match &sources.of[index] {
+                Source::Tree(single) => self.attach_dir(single, dest),
+                _ => {
+                    let merged = overlay(lower, upper.as_deref(), work.as_deref())?;
+                    self.attach_dir(&merged, dest)
                 }
-            }
+            },
             Mount::Tmpfs { dest, mode, size } => {
                 let memory =
                     memory_fs(&[("mode", format!("{mode:o}")), ("size", size.to_string())])?;
-                self.attach(&memory, &self.dir(dest)?, dest)
+                self.attach_dir(&memory, dest)
             }
-            Mount::File { dest, content } => self.file(dest, content).map(drop),
+            Mount::File { dest, content } => self.file(dest, content),
             Mount::Symlink { dest, target } => {
-                let (parent, name) = split(dest)?;
-                let parent = self.dir(parent)?;
+                let (parent, name) = self.parent(dest)?;
                 match symlinkat(target, &parent, name) {
                     Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
                     Err(error) => setup("make the link", Some(dest), Err(error)),
@@ -360,7 +365,7 @@ impl Root {
         let mut attached = Vec::new();
         if !hidden.is_empty() {
             let mask = memory_fs(&[("mode", "0755".into()), ("size", "64k".into())])?;
-            self.attach(&mask, &self.dir(stage)?, stage)?;
+            self.attach_dir(&mask, stage)?;
             let top = self.dir(stage)?;
             for path in hidden {
                 whiteout(&top, path)?;
@@ -368,7 +373,7 @@ impl Root {
             lower.push(format!("/proc/self/fd/{}", top.as_raw_fd()));
             attached.push(top);
         }
-        self.attach(tree, &self.dir(stage)?, stage)?;
+        self.attach_dir(tree, stage)?;
         let top = self.dir(stage)?;
         lower.push(format!("/proc/self/fd/{}", top.as_raw_fd()));
         attached.push(top);
@@ -380,64 +385,90 @@ impl Root {
         Ok(merged)
     }
 
-    fn attach(&self, mount: &OwnedFd, place: &OwnedFd, dest: &Path) -> Result<(), SandboxError> {
-        let flags =
-            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        setup("attach", Some(dest), move_mount(mount, "", place, "", flags))
+    /// Attaches a directory, whose place is made where it is missing.
+    fn attach_dir(&self, mount: &OwnedFd, dest: &Path) -> Result<(), SandboxError> {
+        let (parent, name) = self.parent(dest)?;
+        match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.attach(mount, &parent, name, dest),
+            Err(error) => setup("make the directory", Some(dest), Err(error)),
+        }
+    }
+
+    /// Attaches what is not a directory, whose place is made where it is missing.
+    fn attach_file(&self, mount: &OwnedFd, dest: &Path) -> Result<(), SandboxError> {
+        self.file(dest, b"")?;
+        let (parent, name) = self.parent(dest)?;
+        self.attach(mount, &parent, name, dest)
+    }
+
+    fn attach(
+        &self,
+        mount: &OwnedFd,
+        parent: &OwnedFd,
+        name: &OsStr,
+        dest: &Path,
+    ) -> Result<(), SandboxError> {
+        setup("attach", Some(dest), move_to(mount, parent, name))?;
+        // What is covered now is not what its path leads to any more.
+        self.last_parent.borrow_mut().take_if(|(path, _)| path.starts_with(dest));
+        Ok(())
     }
 
     /// The directory at an absolute path inside, made where it is missing.
-    fn dir(&self, path: &Path) -> Result<OwnedFd, SandboxError> {
-        let mut at: Option<OwnedFd> = None;
+    fn dir(&self, path: &Path) -> Result<Rc<OwnedFd>, SandboxError> {
+        let known = self.last_parent.borrow();
+        let known =
+            known.as_ref().and_then(|(known, fd)| Some((path.strip_prefix(known).ok()?, fd)));
+        let (rest, start) = known.unwrap_or((path, &self.fd));
+        let mut at = Rc::clone(start);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for component in path.components() {
+        for component in rest.components() {
             let Component::Normal(name) = component else { continue };
-            let parent: BorrowedFd<'_> = at.as_ref().unwrap_or(&self.fd).as_fd();
-            let opened = match openat(parent, name, flags, Mode::empty()) {
+            let opened = match openat(&at, name, flags, Mode::empty()) {
                 Err(rustix::io::Errno::NOENT) => {
-                    setup(
-                        "make the directory",
-                        Some(path),
-                        mkdirat(parent, name, Mode::from_raw_mode(0o755)),
-                    )?;
-                    openat(parent, name, flags, Mode::empty())
+                    let made = mkdirat(&at, name, Mode::from_raw_mode(0o755));
+                    setup("make the directory", Some(path), made)?;
+                    openat(&at, name, flags, Mode::empty())
                 }
                 other => other,
             };
-            at = Some(setup("enter the directory", Some(path), opened)?);
+            at = Rc::new(setup("enter the directory", Some(path), opened)?);
         }
-        match at {
-            Some(fd) => Ok(fd),
-            None => setup("reach", Some(path), self.fd.try_clone()),
-        }
+        Ok(at)
     }
 
-    /// The file at an absolute path inside, made with `content` where missing.
-    fn file(&self, path: &Path, content: &[u8]) -> Result<OwnedFd, SandboxError> {
-        let (parent, name) = split(path)?;
-        let parent = self.dir(parent)?;
+    /// The directory of an absolute path inside, made where it is missing, and the
+    /// path's last name.
+    fn parent<'a>(&self, path: &'a Path) -> Result<(Rc<OwnedFd>, &'a OsStr), SandboxError> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return setup("place", Some(path), Err(rustix::io::Errno::INVAL));
+        };
+        let dir = self.dir(parent).map_err(|error| error.of(path))?;
+        *self.last_parent.borrow_mut() = Some((parent.to_owned(), Rc::clone(&dir)));
+        Ok((dir, name))
+    }
+
+    /// Makes a file with `content` at an absolute path inside, where there is nothing.
+    fn file(&self, path: &Path, content: &[u8]) -> Result<(), SandboxError> {
+        let (parent, name) = self.parent(path)?;
         let create =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(&parent, name, create, Mode::from_raw_mode(0o444)) {
             Ok(fd) => {
                 let mut file = std::fs::File::from(fd);
-                setup("write", Some(path), file.write_all(content))?;
+                setup("write", Some(path), file.write_all(content))
             }
-            Err(rustix::io::Errno::EXIST) => {}
-            Err(error) => setup("make the file", Some(path), Err(error))?,
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(error) => setup("make the file", Some(path), Err(error)),
         }
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        setup("open", Some(path), openat(&parent, name, flags, Mode::empty()))
     }
 
     fn dev(&self, sources: &Sources) -> Result<(), SandboxError> {
         let dev = Path::new("/dev");
         let memory = memory_fs(&[("mode", "0755".into()), ("size", "1m".into())])?;
-        self.attach(&memory, &self.dir(dev)?, dev)?;
+        self.attach_dir(&memory, dev)?;
         for (node, source) in DEVICE_NODES.iter().zip(&sources.devices) {
-            let dest = dev.join(node);
-            let place = self.file(&dest, b"")?;
-            self.attach(source, &place, &dest)?;
+            self.attach_file(source, &dev.join(node))?;
         }
         let dir = self.dir(dev)?;
         for (name, target) in [
@@ -457,15 +488,12 @@ impl Root {
         setup(step, None, fsconfig_create(&fs))?;
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let pts = setup(step, None, fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
-        let dest = dev.join("pts");
-        self.attach(&pts, &self.dir(&dest)?, &dest)?;
-        let dest = dev.join("shm");
+        self.attach_dir(&pts, &dev.join("pts"))?;
         // Half of the memory, the kernel's own default, is the size limit.
         let shm = memory_fs(&[("mode", "1777".into())])?;
-        self.attach(&shm, &self.dir(&dest)?, &dest)?;
+        self.attach_dir(&shm, &dev.join("shm"))?;
         // The directory itself is sealed; nodes, terminals and shm are mounts of their own.
-        let sealed = self.dir(dev)?;
-        setup("seal", Some(dev), set_attributes(&sealed, RDONLY | NOSUID | NOEXEC, false))
+        setup("seal", Some(dev), set_attributes(&*dir, RDONLY | NOSUID | NOEXEC, false))
     }
 
     /// Must come while the host's `/proc` is still mounted: the kernel refuses a
@@ -480,7 +508,7 @@ impl Root {
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let proc =
             setup(step, Some(dest), fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
-        self.attach(&proc, &self.dir(dest)?, dest)?;
+        self.attach_dir(&proc, dest)?;
         // With anything mounted on it, nested sandboxes can't mount their own.
         // A task of an ordinary user can write nothing there either way.
         if spec.wall == Wall::Full || spec.ids.switch {
@@ -501,20 +529,25 @@ impl Root {
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let groups =
             setup(step, Some(dest), fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes))?;
-        self.attach(&groups, &self.dir(dest)?, dest)
+        self.attach_dir(&groups, dest)
     }
 
+    /// Covers what of `proc` has no namespace: its directories by themselves, read-only,
+    /// its files by the null device.
     fn mask(&self, proc: &Path) -> Result<(), SandboxError> {
         let clone = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
-            | OpenTreeFlags::AT_EMPTY_PATH;
+            | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+        let (dir, dev) = (self.dir(proc)?, self.dir(Path::new("/dev"))?);
         for name in ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"] {
             let path = proc.join(name);
-            let Some(place) = self.existing(&path)? else { continue };
-            let tree = setup("open", Some(&path), open_tree(&place, "", clone))?;
+            let tree = match open_tree(&dir, name, clone) {
+                Err(rustix::io::Errno::NOENT) => continue,
+                tree => setup("open", Some(&path), tree)?,
+            };
             let attributes = RDONLY | NOSUID | NODEV | NOEXEC;
             setup("restrict", Some(&path), set_attributes(&tree, attributes, false))?;
-            self.attach(&tree, &place, &path)?;
+            self.attach(&tree, &dir, name.as_ref(), &path)?;
         }
         for name in [
             "kcore",
@@ -527,23 +560,15 @@ impl Root {
             "kmsg",
         ] {
             let path = proc.join(name);
-            let Some(place) = self.existing(&path)? else { continue };
-            let Some(null) = self.existing(Path::new("/dev/null"))? else { continue };
-            let tree = setup("open", Some(&path), open_tree(&null, "", clone))?;
-            setup("restrict", Some(&path), set_attributes(&tree, RDONLY | NOSUID | NOEXEC, false))?;
-            self.attach(&tree, &place, &path)?;
+            match rustix::fs::accessat(&dir, name, Access::EXISTS, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(rustix::io::Errno::NOENT) => continue,
+                there => setup("look at", Some(&path), there)?,
+            }
+            let null = setup("open", Some(&path), open_tree(&dev, "null", clone))?;
+            setup("restrict", Some(&path), set_attributes(&null, RDONLY | NOSUID | NOEXEC, false))?;
+            self.attach(&null, &dir, name.as_ref(), &path)?;
         }
         Ok(())
-    }
-
-    fn existing(&self, path: &Path) -> Result<Option<OwnedFd>, SandboxError> {
-        let relative = path.strip_prefix("/").unwrap_or(path);
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(&self.fd, relative, flags, Mode::empty()) {
-            Ok(fd) => Ok(Some(fd)),
-            Err(rustix::io::Errno::NOENT) => Ok(None),
-            Err(error) => setup("open", Some(path), Err(error)),
-        }
     }
 }
 
@@ -566,11 +591,4 @@ fn whiteout(top: &OwnedFd, path: &Path) -> Result<(), SandboxError> {
         at = setup(step, Some(path), openat(&at, name, flags, Mode::empty()))?;
     }
     Ok(())
-}
-
-fn split(path: &Path) -> Result<(&Path, &OsStr), SandboxError> {
-    match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => Ok((parent, name)),
-        _ => setup("place", Some(path), Err(rustix::io::Errno::INVAL)),
-    }
 }
