@@ -389,10 +389,10 @@ pub(crate) fn advance(
         row::merge(&mut task.facts, row::object(facts, "facts")?)?;
     }
     let now = now_ms();
-    db.execute(
+    db.prepare_cached(
         "UPDATE tasks SET state = ?2, facts = ?3, reason = ?4, updated_ms = ?5 WHERE id = ?1",
-        params![id.as_str(), to.as_str(), task.facts.to_string(), change.reason, now],
-    )?;
+    )?
+    .execute(params![id.as_str(), to.as_str(), task.facts.to_string(), change.reason, now])?;
     step(db, id, Some(from), to, now, change.detail)?;
     Ok(Task { state: to, reason: change.reason.map(str::to_owned), updated_ms: now, ..task })
 }
@@ -405,11 +405,11 @@ fn step(
     at_ms: i64,
     detail: Option<&str>,
 ) -> Result<(), Fault> {
-    db.execute(
+    db.prepare_cached(
         "INSERT INTO transitions (task, from_state, to_state, at_ms, detail)
          VALUES (?1, ?2, ?3, ?4, ?5)",
-        params![id.as_str(), from.map(State::as_str), to.as_str(), at_ms, detail],
-    )?;
+    )?
+    .execute(params![id.as_str(), from.map(State::as_str), to.as_str(), at_ms, detail])?;
     Ok(())
 }
 
@@ -448,7 +448,7 @@ fn select(
 ) -> Result<Vec<Task>, Fault> {
     let columns =
         "seq, id, name, repo, state, spec, facts, reason, created_ms, updated_ms, settled";
-    db.prepare(&format!("SELECT {columns} FROM tasks {rest}"))?
+    db.prepare_cached(&format!("SELECT {columns} FROM tasks {rest}"))?
         .query_and_then(parameters, from_row)?
         .collect()
 }
