@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 
 use cofferdam_git::difference::{Changes, Difference};
 use cofferdam_git::harvest::NAMED;
+use cofferdam_git::mode::{DIR, EXECUTABLE, FILE, LINK, TYPE};
 use cofferdam_git::{GitError, Objects, Oid, Told, TreeId, merge, pattern};
 use serde::Deserialize;
 
@@ -37,9 +38,6 @@ const LINKS: usize = 8;
 /// Words of a command that are looked for in the tree.
 const WORDS: usize = 64;
 
-const TYPE: u32 = 0o170_000;
-const LINK: u32 = 0o120_000;
-const DIR: u32 = 0o040_000;
 /// How many directories git is asked about at once.
 const AT_ONCE: usize = 256;
 
@@ -250,7 +248,6 @@ const DIRECTORYS_OWN: &[&str] = &["__init__", "__main__", "index"];
 /// Whether a command speaks of a changed file that it could run, in whatever way it
 /// puts the path together: then somebody has to look.
 fn is_mentioned(run: &str, difference: &Difference) -> bool {
-    const EXECUTABLE: u32 = 0o100_755;
     let runs = |mode: u32| mode == EXECUTABLE || mode & TYPE == LINK;
     let program = runs(difference.old_mode) || runs(difference.new_mode);
     let path = String::from_utf8_lossy(&difference.path);
@@ -429,7 +426,6 @@ fn clean(path: &Path) -> Option<Vec<u8>> {
 /// The programs and scripts that `words` name in a tree, also below a directory that
 /// one of them names (`cd sub && ./ci`), and the links that lead to them.
 fn named(objects: &mut Objects, tree: &TreeId, words: &[Word]) -> Result<Vec<Vec<u8>>, Error> {
-    const EXECUTABLE: u32 = 0o100_755;
     /// A path to be looked at, and the links that led to it.
     type Asked = (Word, Vec<Vec<u8>>);
     let mut files: Vec<Vec<u8>> = Vec::new();
@@ -497,7 +493,7 @@ fn obeyed(objects: &mut Objects, difference: &Difference) -> Result<Option<Strin
     let mut read = |mode: u32, object: &Oid| -> Result<Option<Vec<u8>>, Error> {
         match mode & TYPE {
             0 => Ok(Some(Vec::new())),
-            0o100_000 => Ok(objects.blob(object, LARGEST)?),
+            FILE => Ok(objects.blob(object, LARGEST)?),
             // A link, or a submodule: it leads to another file.
             _ => Ok(None),
         }
@@ -540,6 +536,7 @@ fn at<'a>(value: &'a serde_json::Value, key: &str) -> Option<&'a serde_json::Val
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cofferdam_git::mode::PLAIN;
 
     fn scripts(run: &str) -> Vec<String> {
         let words = words(run, Path::new("/home/ann/repo")).into_iter();
@@ -585,8 +582,8 @@ mod tests {
             ("awk 'BEGIN { system(\"sub/check\") }'", "sub/check"),
             ("if [ -x ci-local ]; then ./ci-local; else ./ci; fi", "ci-local"),
         ] {
-            assert!(is_mentioned(run, &change(path, 0o100_755)), "{run} {path}");
-            assert!(!is_mentioned("cargo test", &change(path, 0o100_755)), "{path}");
+            assert!(is_mentioned(run, &change(path, EXECUTABLE)), "{run} {path}");
+            assert!(!is_mentioned("cargo test", &change(path, EXECUTABLE)), "{path}");
         }
         for (run, path) in [
             ("python3 -m unittest tests.test_a", "tests/test_a.py"),
@@ -598,16 +595,16 @@ mod tests {
             ("awk -f chk.awk in", "chk.awk"),
             ("for f in tools/*.sh; do sh $f; done", "tools/a.sh"),
         ] {
-            assert!(is_mentioned(run, &change(path, 0o100_644)), "{run} {path}");
+            assert!(is_mentioned(run, &change(path, PLAIN)), "{run} {path}");
         }
         for (run, path, mode) in [
-            ("grep -q x notes.txt", "notes.txt", 0o100_644),
-            ("npm test", "src/main.js", 0o100_644),
-            ("ruff check src/app.py", "src/app.py", 0o100_644),
-            ("./ci-fast", "ci", 0o100_755),
-            ("python3 tools/run.py", "src/app.py", 0o100_644),
-            ("node build.js", "src/build.ts", 0o100_644),
-            ("python3 tools/run.py", "tools.py", 0o100_644),
+            ("grep -q x notes.txt", "notes.txt", PLAIN),
+            ("npm test", "src/main.js", PLAIN),
+            ("ruff check src/app.py", "src/app.py", PLAIN),
+            ("./ci-fast", "ci", EXECUTABLE),
+            ("python3 tools/run.py", "src/app.py", PLAIN),
+            ("node build.js", "src/build.ts", PLAIN),
+            ("python3 tools/run.py", "tools.py", PLAIN),
         ] {
             assert!(!is_mentioned(run, &change(path, mode)), "{run} {path}");
         }

@@ -32,7 +32,8 @@ use crate::command::Conversation;
 use crate::difference::{Difference, diff};
 use crate::index::{self, Index, IndexWriter, NewEntry};
 use crate::lfs::{self, Pointer};
-use crate::modules::{GITLINK, Module};
+use crate::mode::{DIR, EXECUTABLE, GITLINK, LINK};
+use crate::modules::Module;
 use crate::objects::{self, Objects};
 use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, below, gitdir};
 
@@ -41,9 +42,6 @@ const FORM: &str = "f2";
 /// Beyond this many changed paths a whole checkout is made instead of a delta.
 const MOST_CHANGES: usize = 20_000;
 const AGE: Duration = Duration::from_secs(2);
-const SYMLINK: u32 = 0o120_000;
-const TREE: u32 = 0o040_000;
-const EXECUTABLE: u32 = 0o100_755;
 
 /// Where layers of one repository and one task user are made.
 #[derive(Debug, Clone, Copy)]
@@ -378,7 +376,7 @@ impl LayerMaker<'_> {
         }
         let mut index = self.read_index(&index_file)?;
         while let Some(entry) = index.next()? {
-            if attributes::is_attributes(entry.path) && entry.mode != SYMLINK {
+            if attributes::is_attributes(entry.path) && entry.mode != LINK {
                 let path = below(top, entry.path);
                 let content = std::fs::read(&path).at("read", &path)?;
                 AttributesDir(attributes).put(entry.path, &content)?;
@@ -396,7 +394,7 @@ impl LayerMaker<'_> {
                     links.extend(entry.oid().map(|commit| (entry.path.to_vec(), commit)));
                     None
                 }
-                SYMLINK => Some(set_time(&path, old)?),
+                LINK => Some(set_time(&path, old)?),
                 _ => {
                     if let Some(pointers) = &mut pointers {
                         self.fetch(pointers, &path, entry.path)?;
@@ -478,11 +476,11 @@ impl LayerMaker<'_> {
         let base_dir = self.layers.dir().join(base.as_str());
         let attributes_of = AttributesDir(&attributes);
         attributes_of.copy_from(&attributes::dir_of_layer(&base_dir))?;
-        let is_blob = |mode: u32| mode != 0 && mode != TREE && mode != GITLINK;
+        let is_blob = |mode: u32| mode != 0 && mode != DIR && mode != GITLINK;
         // The attributes of the new tree decide how its files are written.
         let mut raw = Objects::start(self.store)?;
         for change in changes.iter().filter(|change| attributes::is_attributes(&change.path)) {
-            if is_blob(change.new_mode) && change.new_mode != SYMLINK {
+            if is_blob(change.new_mode) && change.new_mode != LINK {
                 attributes_of.put(&change.path, &raw.read(&change.new, &change.path)?)?;
             } else {
                 attributes_of.remove(&change.path)?;
@@ -507,14 +505,14 @@ impl LayerMaker<'_> {
             if change.new_mode == 0 {
                 writer.whiteout(path).map_err(wrote)?;
             }
-            if change.old_mode != 0 && change.old_mode != TREE && change.new_mode != change.old_mode
+            if change.old_mode != 0 && change.old_mode != DIR && change.new_mode != change.old_mode
             {
                 entries.entry(path.to_vec()).or_insert(None);
             }
             let stat = match change.new_mode {
                 0 => continue,
-                TREE if change.old_mode == TREE => continue,
-                TREE => {
+                DIR if change.old_mode == DIR => continue,
+                DIR => {
                     writer.opaque_dir(path).map_err(wrote)?;
                     continue;
                 }
@@ -523,7 +521,7 @@ impl LayerMaker<'_> {
                     links.push((path.to_vec(), change.new.clone()));
                     None
                 }
-                SYMLINK => {
+                LINK => {
                     let target = raw.read(&change.new, path)?;
                     Some(writer.put_symlink(path, &target, Some(old)).map_err(wrote)?)
                 }

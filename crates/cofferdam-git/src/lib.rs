@@ -28,6 +28,7 @@ mod index;
 pub mod layer;
 pub mod lfs;
 pub mod merge;
+pub mod mode;
 pub mod modules;
 mod objects;
 mod oid;

@@ -10,6 +10,7 @@ use std::path::Path;
 use crate::attributes::{self, AttributesDir};
 use crate::difference::{Changes, Difference, diff};
 use crate::harvest::CommitText;
+use crate::mode::{FILE, TYPE};
 use crate::{CommitId, GitCommand, GitError, IoContext, Objects, Oid, Store, TreeId};
 
 /// How many paths of a conflict are kept.
@@ -106,7 +107,7 @@ pub(crate) fn tip_attributes(
         if !attributes::is_attributes(&difference.path) {
             continue;
         }
-        if difference.new_mode & 0o170_000 == 0o100_000 {
+        if difference.new_mode & TYPE == FILE {
             let objects = match &mut objects {
                 Some(objects) => objects,
                 none => none.insert(Objects::start(store)?),

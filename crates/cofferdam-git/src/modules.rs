@@ -7,10 +7,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::mode::GITLINK;
 use crate::{CommitId, GitError, Objects, PersonConfig, Repository, Store, TreeId, below};
-
-/// The mode of a submodule's entry in a tree.
-pub(crate) const GITLINK: u32 = 0o160_000;
 
 /// A submodule that is initialised in the person's worktree.
 #[derive(Debug, Clone)]

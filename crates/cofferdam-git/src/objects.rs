@@ -11,11 +11,9 @@ use std::path::Path;
 use std::process::ChildStdout;
 
 use crate::command::Conversation;
-use crate::modules::GITLINK;
+use crate::mode::{DIR, GITLINK, TYPE};
 use crate::{CommitId, GitError, ObjectFormat, Oid, Store, TreeId};
 
-const TYPE: u32 = 0o170_000;
-const DIR: u32 = 0o040_000;
 /// The longest entry of a tree, in bytes: longer paths can't be checked out.
 const LONGEST: u64 = 1 << 16;
 

@@ -129,14 +129,14 @@ pub(super) struct IndexLock {
 impl IndexLock {
     /// Writes `from` into the lock file and makes that the index.
     pub(super) fn replace_index(mut self, from: &Path) -> Result<(), GitError> {
-        let bytes = std::fs::read(from).at("read", from)?;
+        let mut source = std::fs::File::open(from).at("read", from)?;
         // The second in which git wrote it, not ours: see `copy_index`.
-        let time = std::fs::metadata(from).and_then(|meta| meta.modified()).at("look at", from)?;
+        let time = source.metadata().and_then(|meta| meta.modified()).at("look at", from)?;
         let dir = self.path.parent().expect("in a git directory").to_owned();
-        let write = || -> io::Result<()> {
+        let mut write = || -> io::Result<()> {
             hit("follow:index:write")?;
-            std::fs::write(&self.path, &bytes)?;
-            let file = std::fs::File::open(&self.path)?;
+            let mut file = std::fs::File::create(&self.path)?;
+            io::copy(&mut source, &mut file)?;
             file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(self.mode))?;
             if let Some(owner) = &self.owner {
                 std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;

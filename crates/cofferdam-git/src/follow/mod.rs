@@ -45,7 +45,7 @@ use cofferdam_failpoint::hit;
 use cofferdam_tree::BytePath;
 
 use crate::difference::{Changes, Differences};
-use crate::modules::GITLINK;
+use crate::mode::{GITLINK, LINK};
 use crate::publish::Locked;
 use crate::{CommitId, GitCommand, GitError, IoContext, Repository, Told, alternates, below};
 use absent::Absent;
@@ -120,9 +120,6 @@ pub enum InTheWay {
 fn wanted(bytes: u64, files: u64) -> String {
     format!("{files} with {} KiB", bytes.div_ceil(1024))
 }
-
-/// The mode of a symlink in a tree.
-const LINK: u32 = 0o120_000;
 
 /// How many paths are told by name.
 const TOLD: usize = 3;
@@ -307,7 +304,7 @@ impl<'a> Follow<'a> {
                     Some(meta) if meta.is_dir() => false,
                     Some(meta) if mode == LINK && meta.is_file() => match no_symlinks {
                         Some(known) => known,
-                        None => *no_symlinks.insert(self.has_no_symlinks()?),
+                        None => *no_symlinks.insert(self.is_set_to_false("core.symlinks")?),
                     },
                     Some(meta) => meta.is_symlink() == (mode == LINK),
                 },
@@ -321,9 +318,9 @@ impl<'a> Follow<'a> {
         Ok(wrong)
     }
 
-    /// Whether git writes a file in the place of each symlink (`core.symlinks`).
-    fn has_no_symlinks(&self) -> Result<bool, GitError> {
-        let done = self.git().args(["config", "--type=bool", "core.symlinks"]).finish()?;
+    /// Whether the checkout's configuration says no to what is on by default.
+    fn is_set_to_false(&self, setting: &str) -> Result<bool, GitError> {
+        let done = self.git().args(["config", "--type=bool", setting]).finish()?;
         Ok(done.stdout.trim_ascii() == b"false")
     }
 

@@ -1,8 +1,10 @@
 //! Going on after a crash, path by path.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cofferdam_failpoint::hit;
@@ -11,7 +13,8 @@ use cofferdam_tree::BytePath;
 use super::room::Room;
 use super::{Absent, Follow, FollowError, LockDraft, TOLD, differences};
 use crate::difference::Difference;
-use crate::{CommitId, GitError, IoContext, Repository, Told};
+use crate::mode::{EXECUTABLE, GITLINK, LINK};
+use crate::{CommitId, GitError, IoContext, Oid, Repository, Told};
 
 /// Goes on after a crash between the ref and the index: the branch is at `new`,
 /// the worktree somewhere between `old` and `new`. `draft` is a new lock whose
@@ -39,6 +42,7 @@ impl Follow<'_> {
     /// a git of ours has just failed in the middle of that, on a full disk perhaps.
     pub(super) fn path_by_path(mut self, cut_off: bool) -> Result<(), FollowError> {
         self.copy_index()?;
+        let disk = Disk::of(&self)?;
         let mut still_absent = Vec::new();
         let mut left_alone = Told::new(TOLD);
         // Deletions first, so that a file can become a directory and the other way.
@@ -48,12 +52,12 @@ impl Follow<'_> {
                 if (change.new_mode == 0) != deletions {
                     return Ok(());
                 }
-                if absent.has(&change.path)? && self.object_at(&change.path)?.is_none() {
+                if absent.has(&change.path)? && Now::at(self.place(&change.path))? == Now::Absent {
                     if change.new_mode != 0 {
                         still_absent.extend(&change.path);
                         still_absent.push(0);
                     }
-                } else if !self.bring_forward(change, cut_off)? {
+                } else if !self.bring_forward(change, disk, cut_off)? {
                     left_alone.push(|| format!("`{}`", BytePath::from(change.path.as_slice())));
                 }
                 Ok::<_, GitError>(())
@@ -104,21 +108,40 @@ impl Follow<'_> {
     }
 
     /// Brings one path from old to new; `false` when it is neither or can't be.
-    fn bring_forward(&self, change: &Difference, cut_off: bool) -> Result<bool, GitError> {
-        let now = self.object_at(&change.path)?;
-        let is = |mode: u32, oid: &crate::Oid| match &now {
-            None => mode == 0,
-            Some((found_mode, found)) => *found_mode == mode && found == oid.as_str(),
+    fn bring_forward(
+        &self,
+        change: &Difference,
+        disk: Disk,
+        cut_off: bool,
+    ) -> Result<bool, GitError> {
+        let place = self.place(&change.path);
+        let now = Now::at(place.clone())?;
+        let mut seen = Seen::default();
+        let mut is = |mode: u32, oid: &Oid| {
+            Ok::<_, GitError>(match (&now, mode) {
+                (Now::Absent, mode) => mode == 0,
+                (_, 0 | GITLINK) => false,
+                (Now::Link(target), LINK) => {
+                    let hashed = || self.git().args(["hash-object", "--stdin", "--no-filters"]);
+                    *seen.get(true, || hashed().input(target.as_bytes()).oid())? == *oid
+                }
+                (Now::Link(_), _) => false,
+                (Now::File { .. }, LINK) if !disk.no_symlinks => false,
+                (Now::File { executable }, mode) => {
+                    let is_link = mode == LINK;
+                    let right = is_link || disk.no_modes || *executable == (mode == EXECUTABLE);
+                    right && *seen.get(is_link, || self.hash(&change.path, is_link))? == *oid
+                }
+            })
         };
-        if is(change.new_mode, &change.new) {
+        if is(change.new_mode, &change.new)? {
             return Ok(true);
         }
-        let is_old = is(change.old_mode, &change.old) || (cut_off && self.is_cut_off(change)?);
+        let is_old = is(change.old_mode, &change.old)? || (cut_off && self.is_cut_off(change)?);
         if !is_old {
             return Ok(false);
         }
         hit("follow:path").at("update", &self.worktree.dir)?;
-        let place = self.place(&change.path);
         if change.new_mode == 0 {
             // One that can't be changed is left alone like one that was.
             if std::fs::remove_file(&place).is_err() {
@@ -168,36 +191,125 @@ impl Follow<'_> {
         match std::fs::symlink_metadata(&place) {
             Err(error) => Ok(error.kind() == std::io::ErrorKind::NotFound),
             Ok(meta) if meta.is_file() && change.new_mode != 0 => {
-                let new = self.git().args(["cat-file", "blob", change.new.as_str()]).run()?;
-                Ok(new.starts_with(&std::fs::read(&place).at("read", &place)?))
+                let file = std::fs::File::open(&place).at("read", &place)?;
+                let mut git =
+                    self.git().args(["cat-file", "blob", change.new.as_str()]).converse()?;
+                let blob = git.child.stdout.take().expect("piped");
+                let begins = is_beginning_of(file, blob).at("read", &place)?;
+                // It may not have been let to print all of it.
+                drop(git.child.wait());
+                Ok(begins)
             }
             Ok(_) => Ok(false),
         }
     }
 
-    /// Mode and object name of what lies at a path, by git's own conversions.
-    fn object_at(&self, path: &[u8]) -> Result<Option<(u32, String)>, GitError> {
+    /// The object that a file is, by git's own conversions, or by none.
+    fn hash(&self, path: &[u8], as_it_is: bool) -> Result<Oid, GitError> {
         let place = self.place(path);
-        let meta = match std::fs::symlink_metadata(&place) {
-            Ok(meta) if meta.is_dir() => return Ok(None),
-            Ok(meta) => meta,
-            Err(_) => return Ok(None),
-        };
-        let (mode, content) = if meta.is_symlink() {
-            let target = std::fs::read_link(&place).at("read", &place)?;
-            (0o120_000, target.into_os_string().into_encoded_bytes())
-        } else {
-            let mode = if meta.mode() & 0o100 != 0 { 0o100_755 } else { 0o100_644 };
-            (mode, std::fs::read(&place).at("read", &place)?)
-        };
-        let git = self.git().args(["hash-object", "--stdin"]);
-        let git = if mode == 0o120_000 {
-            git.args(["--no-filters"])
-        } else {
-            let mut option = b"--path=".to_vec();
-            option.extend(path);
-            git.args([OsStr::from_bytes(&option)])
-        };
-        Ok(Some((mode, git.input(content).oid()?.to_string())))
+        let file = std::fs::File::open(&place).at("read", &place)?;
+        let how = if as_it_is { b"--no-filters".to_vec() } else { [b"--path=", path].concat() };
+        self.git()
+            .args(["hash-object", "--stdin"])
+            .args([OsStr::from_bytes(&how)])
+            .reading(file)
+            .oid()
+    }
+}
+
+/// What a checkout's settings say that the disk can't have.
+#[derive(Clone, Copy)]
+struct Disk {
+    /// `core.symlinks=false`: files stand for links.
+    no_symlinks: bool,
+    /// `core.fileMode=false`: the executable bit says nothing.
+    no_modes: bool,
+}
+
+impl Disk {
+    fn of(follow: &Follow<'_>) -> Result<Disk, GitError> {
+        Ok(Disk {
+            no_symlinks: follow.is_set_to_false("core.symlinks")?,
+            no_modes: follow.is_set_to_false("core.fileMode")?,
+        })
+    }
+}
+
+/// What is at a path of the checkout.
+#[derive(PartialEq)]
+enum Now {
+    /// Nothing, or a directory.
+    Absent,
+    Link(OsString),
+    File {
+        executable: bool,
+    },
+}
+
+impl Now {
+    fn at(place: PathBuf) -> Result<Now, GitError> {
+        Ok(match std::fs::symlink_metadata(&place) {
+            Err(_) => Now::Absent,
+            Ok(meta) if meta.is_dir() => Now::Absent,
+            Ok(meta) if meta.is_symlink() => {
+                Now::Link(std::fs::read_link(&place).at("read", &place)?.into_os_string())
+            }
+            Ok(meta) => Now::File { executable: meta.mode() & 0o100 != 0 },
+        })
+    }
+}
+
+/// The object that something is as it is, and by git's conversions: each is asked for once.
+#[derive(Default)]
+struct Seen([Option<Oid>; 2]);
+
+impl Seen {
+    fn get(
+        &mut self,
+        as_it_is: bool,
+        hash: impl FnOnce() -> Result<Oid, GitError>,
+    ) -> Result<&Oid, GitError> {
+        match &mut self.0[usize::from(as_it_is)] {
+            Some(known) => Ok(known),
+            none => Ok(none.insert(hash()?)),
+        }
+    }
+}
+
+/// Whether all of `part` is what `whole` begins with.
+fn is_beginning_of(part: impl Read, whole: impl Read) -> io::Result<bool> {
+    let (mut part, mut whole) =
+        (BufReader::with_capacity(1 << 16, part), BufReader::with_capacity(1 << 16, whole));
+    loop {
+        let (next, expected) = (part.fill_buf()?, whole.fill_buf()?);
+        let both = next.len().min(expected.len());
+        if next.is_empty() {
+            return Ok(true);
+        }
+        if both == 0 || next[..both] != expected[..both] {
+            return Ok(false);
+        }
+        part.consume(both);
+        whole.consume(both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_the_beginning_of_a_whole_or_is_not() {
+        let is = |part: &str, whole: &str| is_beginning_of(part.as_bytes(), whole.as_bytes());
+        for (part, whole, wanted) in
+            [("", "", true), ("", "a", true), ("ab", "abc", true), ("abc", "abc", true)]
+                .into_iter()
+                .chain([("abcd", "abc", false), ("ax", "abc", false), ("a", "", false)])
+        {
+            assert_eq!(is(part, whole).expect("read"), wanted, "{part:?} of {whole:?}");
+        }
+        let long = "x".repeat(200_000);
+        assert!(is(&long[..150_000], &long).expect("read"));
+        assert!(!is(&format!("{}y", &long[..150_000]), &long).expect("read"));
     }
 }

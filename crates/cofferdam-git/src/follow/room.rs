@@ -6,7 +6,8 @@
 
 use rustix::fs::statvfs;
 
-use super::{Follow, FollowError, GITLINK, InTheWay};
+use super::{Follow, FollowError, InTheWay};
+use crate::mode::GITLINK;
 use crate::{GitError, IoContext, Started};
 
 /// With so much left, nothing that a task may leave by default does not fit.

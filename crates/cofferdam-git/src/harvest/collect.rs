@@ -19,7 +19,7 @@ use super::{Refusal, names, new_rules};
 use crate::attributes::{AttributeReader, OfPath, Text, is_attributes};
 use crate::difference::diff;
 use crate::lfs::{self, Cleaned, Pointer};
-use crate::modules::GITLINK;
+use crate::mode::{EXECUTABLE, GITLINK, LINK, PLAIN, TYPE};
 use crate::{CommitId, GitError, Objects, Oid, PersonConfig, Store, TreeId, dirs_above, publish};
 
 /// How many changed paths and things left out are told by name.
@@ -185,7 +185,7 @@ pub fn collect(
                     return Err(Refusal::path(&path, why).into());
                 }
                 let (size, mut target) = (target.len() as u64, target.as_slice());
-                blobs.importer()?.put_inline(&path, 0o120_000, &mut target, size)?;
+                blobs.importer()?.put_inline(&path, LINK, &mut target, size)?;
             }
             Frame::File { path, executable, size, attributes } => {
                 let mut content = (&mut frames).take(size);
@@ -215,7 +215,7 @@ pub fn collect(
 }
 
 fn mode_of(executable: bool) -> u32 {
-    if executable { 0o100_755 } else { 0o100_644 }
+    if executable { EXECUTABLE } else { PLAIN }
 }
 
 /// Counts what a change set changes, and looks for what can't land. Whether attributes
@@ -232,7 +232,7 @@ fn count(
         let kind = match (difference.old_mode, difference.new_mode) {
             (0, _) => 'A',
             (_, 0) => 'D',
-            (old, new) if old & 0o170_000 != new & 0o170_000 => 'T',
+            (old, new) if old & TYPE != new & TYPE => 'T',
             _ => 'M',
         };
         match kind {

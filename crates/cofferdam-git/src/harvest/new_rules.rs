@@ -10,10 +10,8 @@ use std::path::Path;
 use super::Refusal;
 use crate::attributes::{AttributeReader, OfPath, Text, is_attributes};
 use crate::difference::diff;
+use crate::mode::{FILE, TYPE};
 use crate::{GitError, Objects, Oid, PersonConfig, Store, TreeId, lfs, merge};
-
-const TYPE: u32 = 0o170_000;
-const FILE: u32 = 0o100_000;
 
 /// Looks for a file of the change from `base` to `tree` that git would have made another
 /// blob of by the attributes in `tree`. `before` are the base's, alone in a directory;

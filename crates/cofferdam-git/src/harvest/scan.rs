@@ -14,7 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 use super::frame::Frame;
 use super::tracked::{Both, Known, Tracked};
 use super::{aside, names};
-use crate::modules::GITLINK;
+use crate::mode::GITLINK;
 use crate::{CommitId, ObjectFormat, dirs_above};
 
 const IGNORE_FILE: &[u8] = b".gitignore";

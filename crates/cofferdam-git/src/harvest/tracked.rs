@@ -16,12 +16,10 @@ use std::os::fd::OwnedFd;
 
 use super::scan::open_plain_file;
 use crate::index::{Entry, Index};
-use crate::modules::GITLINK;
+use crate::mode::{DIR, EXECUTABLE, GITLINK};
 use crate::{ObjectFormat, dirs_above};
 
 const INDEX: &[u8] = b".git/index";
-const EXECUTABLE: u32 = 0o100_755;
-const DIR: u32 = 0o040_000;
 /// How many paths of a kind are told of.
 const TOLD: usize = 100;
 

@@ -133,6 +133,21 @@ fn both_worktrees_of_a_branch_follow_after_a_crash() {
     assert_eq!(std::fs::read_to_string(format!("{other}/a.txt")).expect("read"), "x\n");
 }
 
+#[test]
+fn a_checkout_without_links_or_modes_follows_after_a_crash() {
+    let world = World::new();
+    let land = |script: &str| world.dam_command(["run", "--no-check", "--", "sh", "-ec", script]);
+    world.sh("git config core.fileMode false; git config core.symlinks false; chmod 644 ci");
+    world.run(&["--no-check"], "ln -s a.txt link; ln -s a.txt gone").expect_code(0);
+    kill_at(land("ln -sf ci link; rm gone; ln -s ci new; echo '#' >> ci"), "publish:ref:after");
+    let recovered = world.dam(["list"]);
+    recovered.expect_code(0);
+    assert!(!recovered.stderr.contains("left alone"), "{}", recovered.stderr);
+    assert_eq!(world.git(["status", "--porcelain"]), "");
+    assert_eq!((world.read("link").as_str(), world.read("new").as_str()), ("ci", "ci"));
+    assert!(world.read("ci").ends_with("#\n") && !world.path("gone").exists());
+}
+
 /// A git that was started before its supervisor was killed goes on, and can still
 /// move the branch when recovery looks where it is.
 #[test]
