@@ -23,6 +23,7 @@ pub mod path;
 mod random;
 pub mod remove;
 pub mod stat;
+pub mod target;
 pub mod trash;
 pub mod usage;
 pub mod walk;

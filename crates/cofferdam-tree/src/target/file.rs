@@ -1,0 +1,721 @@
+//! One file, replaced as a whole.
+//!
+//! A reader that opens it sees the old content or the new one, never a part of either,
+//! and one that has it open goes on reading the old one. Steps, each of them durable
+//! before the next:
+//!
+//! 1. [`FileTarget::stage`] makes a file beside it, in the same directory, copies the
+//!    content there (as a reflink where the file system has them, with its holes
+//!    elsewhere), gives it the owner, permissions and extended attributes of what it
+//!    replaces, and syncs it.
+//! 2. [`FileTarget::commit`] reads what is there once more and compares it with what was
+//!    there when the task began. Then the staged file takes the name, by a rename, or
+//!    where nothing was, by one that fails when there is something by now.
+//! 3. The directory is synced: without that the old content can be back after a power
+//!    cut.
+//!
+//! Between the comparison and the rename somebody who takes no lock can still write; no
+//! system call compares and renames. The window is that of two system calls, in which
+//! what is there has to have kept its inode and the time of its last change.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use cofferdam_failpoint::hit;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags, openat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::{Fingerprint, Recovered, Step, TargetError};
+
+/// How much is copied at once, in bytes.
+const BUFFER: usize = 256 << 10;
+
+/// How often a file that is written meanwhile is read again.
+const TRIES: u32 = 5;
+
+/// A file that is to be replaced, or made, by its place.
+#[derive(Debug)]
+pub struct FileTarget {
+    dir: OwnedFd,
+    name: OsString,
+    path: PathBuf,
+}
+
+/// What is at a target's place.
+#[derive(Debug)]
+pub struct Seen {
+    /// Its content and permissions.
+    pub fingerprint: Fingerprint,
+    file: File,
+    /// Inode, and the time of the last change of anything: nobody can set that.
+    version: (u64, i64, i64),
+}
+
+/// A verified result that is to become the target's content.
+#[derive(Debug, Clone, Copy)]
+pub struct Content<'a> {
+    /// What is copied, from its beginning.
+    pub file: &'a File,
+    /// Whether it is a program. Other permissions are those of what is replaced.
+    pub executable: bool,
+    /// Permission bits that a file which replaces nothing does not get.
+    pub umask: u32,
+}
+
+impl FileTarget {
+    /// The target at an absolute path, whose directory must exist. A symbolic link stands
+    /// for what it leads to, which must exist as well.
+    ///
+    /// # Errors
+    /// [`TargetError`].
+    pub fn open(path: &Path) -> Result<FileTarget, TargetError> {
+        let unsuitable = |found| TargetError::Unsuitable { path: path.into(), found };
+        let (parent, name) = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) if path.is_absolute() => (parent, name),
+            _ => return Err(unsuitable("not the absolute path of a file")),
+        };
+        let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
+        let place = if is_link {
+            match std::fs::canonicalize(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(unsuitable("a symbolic link to nothing"));
+                }
+                place => place.step("find", path)?,
+            }
+        } else {
+            std::fs::canonicalize(parent).step("find the directory of", path)?.join(name)
+        };
+        let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
+            return Err(unsuitable("a directory"));
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(parent, flags, Mode::empty());
+        let dir = dir.step("open the directory of", &place)?;
+        let target = FileTarget { dir, name: name.to_owned(), path: place };
+        target.file()?;
+        Ok(target)
+    }
+
+    /// Where it is, absolute, without symbolic links.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens what is there now.
+    fn file(&self) -> Result<Option<File>, TargetError> {
+        let unsuitable = |found| Err(TargetError::Unsuitable { path: self.path.clone(), found });
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = match openat(&self.dir, &self.name, flags | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return unsuitable("a symbolic link"),
+            // A socket can't be opened at all, nor a device without a driver.
+            Err(Errno::NXIO | Errno::NODEV) => return unsuitable("not a regular file"),
+            file => File::from(file.step("open", &self.path)?),
+        };
+        let stat = rustix::fs::fstat(&file).step("look at", &self.path)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(Some(file)),
+            FileType::Directory => unsuitable("a directory"),
+            _ => unsuitable("not a regular file"),
+        }
+    }
+
+    /// Reads what is there now; none when nothing is. `go_on` is told how many bytes were
+    /// read.
+    ///
+    /// # Errors
+    /// [`TargetError::Io`] with [`io::ErrorKind::Interrupted`] when `go_on` said no;
+    /// [`TargetError::Drifted`] when it is written all the time.
+    pub fn look(&self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<Seen>, TargetError> {
+        for _ in 0..TRIES {
+            let Some(file) = self.file()? else { return Ok(None) };
+            let before = version(&file).step("look at", &self.path)?;
+            let fingerprint = Fingerprint::of(&file, go_on).step("read", &self.path)?;
+            if version(&file).step("look at", &self.path)? == before {
+                return Ok(Some(Seen { fingerprint, file, version: before }));
+            }
+        }
+        Err(self.drifted("is being written to"))
+    }
+
+    fn drifted(&self, how: &'static str) -> TargetError {
+        TargetError::Drifted { path: self.path.clone(), how }
+    }
+
+    /// Makes `temp` beside it, with this content and all else as in `old`, and syncs it.
+    /// Gives what the target will be. `go_on` is told how many bytes were copied or read.
+    ///
+    /// # Errors
+    /// [`TargetError::Io`]; `temp` is gone then.
+    pub fn stage(
+        &self,
+        temp: &OsStr,
+        content: Content<'_>,
+        old: Option<&Seen>,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Fingerprint, TargetError> {
+        hit("target:file:create").step("make a file beside", &self.path)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let made = openat(&self.dir, temp, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        let made = File::from(made.step("make a file beside", &self.path)?);
+        let staged = self.fill(&made, content, old, go_on);
+        if staged.is_err() {
+            let _ = unlinkat(&self.dir, temp, AtFlags::empty());
+        }
+        staged
+    }
+
+    fn fill(
+        &self,
+        made: &File,
+        content: Content<'_>,
+        old: Option<&Seen>,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Fingerprint, TargetError> {
+        hit("target:file:copy").step("copy the result beside", &self.path)?;
+        copy(content.file, made, go_on).step("copy the result beside", &self.path)?;
+        hit("target:file:attributes").step("keep the attributes of", &self.path)?;
+        let mode = match old {
+            Some(old) => {
+                keep_attributes(&old.file, made).step("keep the attributes of", &self.path)?;
+                // Who trusted the old content with set-id bits did not see this one.
+                let kept = old.fingerprint.mode & 0o666;
+                if content.executable { kept | (kept & 0o444) >> 2 } else { kept }
+            }
+            None if content.executable => 0o777 & !content.umask,
+            None => 0o666 & !content.umask,
+        };
+        let set = rustix::fs::fchmod(made, Mode::from_raw_mode(mode));
+        set.step("set the permissions of", &self.path)?;
+        hit("target:file:sync").step("sync the file beside", &self.path)?;
+        made.sync_all().step("sync the file beside", &self.path)?;
+        Fingerprint::of(made, go_on).step("read the file beside", &self.path)
+    }
+
+    /// Gives `temp` the target's name, if what is there is still `old`.
+    ///
+    /// # Errors
+    /// [`TargetError::Drifted`] when it is not, and nothing has changed; `temp` is still
+    /// there. After [`TargetError::Io`] only [`FileTarget::recover`] can tell on which
+    /// side of the commit point it is.
+    pub fn commit(&self, temp: &OsStr, old: Option<&Fingerprint>) -> Result<(), TargetError> {
+        hit("target:file:compare").step("look at", &self.path)?;
+        let now = self.look(&mut |_| true)?;
+        match (&now, old) {
+            (None, None) => {}
+            (Some(now), Some(old)) if now.fingerprint == *old => {}
+            (None, Some(_)) => return Err(self.drifted("has gone since the task began")),
+            (Some(_), None) => return Err(self.drifted("has appeared since the task began")),
+            (Some(_), Some(_)) => return Err(self.drifted("has changed since the task began")),
+        }
+        hit("target:file:rename").step("replace", &self.path)?;
+        match now {
+            Some(seen) => {
+                let still = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+                if still.is_ok_and(|stat| of_stat(&stat) == seen.version) {
+                    let renamed = rustix::fs::renameat(&self.dir, temp, &self.dir, &self.name);
+                    renamed.step("replace", &self.path)?;
+                } else {
+                    return Err(self.drifted("has changed since the task began"));
+                }
+            }
+            None => match self.create(temp) {
+                Err(Errno::EXIST) => return Err(self.drifted("has appeared since the task began")),
+                created => created.step("make", &self.path)?,
+            },
+        }
+        self.sync()
+    }
+
+    /// As a rename that replaces nothing. File systems that don't know one say so in
+    /// several ways; a hard link does as well.
+    fn create(&self, temp: &OsStr) -> Result<(), Errno> {
+        let (dir, name) = (&self.dir, &self.name);
+        match rustix::fs::renameat_with(dir, temp, dir, name, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                rustix::fs::linkat(dir, temp, dir, name, AtFlags::empty())?;
+                unlinkat(dir, temp, AtFlags::empty())
+            }
+            renamed => renamed,
+        }
+    }
+
+    fn sync(&self) -> Result<(), TargetError> {
+        hit("target:file:sync-dir").step("sync the directory of", &self.path)?;
+        rustix::fs::fsync(&self.dir).step("sync the directory of", &self.path)?;
+        hit("target:file:done").step("sync the directory of", &self.path)
+    }
+
+    /// Tells what a process did that died, or failed, after it wrote down that it would
+    /// replace `old` with `new`, staged as `temp`. Can be repeated.
+    ///
+    /// # Errors
+    /// When that can't be told now; nothing has changed.
+    pub fn recover(
+        &self,
+        temp: &OsStr,
+        old: Option<&Fingerprint>,
+        new: &Fingerprint,
+    ) -> Result<Recovered, TargetError> {
+        let inode =
+            |name: &OsStr| match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => Ok(None),
+                stat => Ok(Some(stat.step("look at", &self.path)?.st_ino)),
+            };
+        let staged = inode(temp)?;
+        if staged.is_some() {
+            // It has two names only between the link and the unlink of a creation.
+            let linked = staged == inode(&self.name)?;
+            self.unstage(temp)?;
+            return Ok(if linked { Recovered::Committed } else { Recovered::NotCommitted });
+        }
+        let now = match self.look(&mut |_| true) {
+            Err(TargetError::Unsuitable { .. }) => return Ok(Recovered::ChangedSince),
+            now => now?.map(|seen| seen.fingerprint),
+        };
+        if now.as_ref() == Some(new) {
+            self.sync()?;
+            Ok(Recovered::Committed)
+        } else if now.as_ref() == old {
+            // A power cut took the name of what was staged, or the rename.
+            Ok(Recovered::NotCommitted)
+        } else {
+            Ok(Recovered::ChangedSince)
+        }
+    }
+
+    /// Removes what was staged, if it is there.
+    ///
+    /// # Errors
+    /// [`TargetError::Io`].
+    pub fn unstage(&self, temp: &OsStr) -> Result<(), TargetError> {
+        hit("target:file:unstage").step("remove the file beside", &self.path)?;
+        match unlinkat(&self.dir, temp, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => {
+                removed.step("remove the file beside", &self.path)?;
+                self.sync()
+            }
+        }
+    }
+}
+
+fn version(file: &File) -> io::Result<(u64, i64, i64)> {
+    let meta = file.metadata()?;
+    Ok((meta.ino(), meta.ctime(), meta.ctime_nsec()))
+}
+
+fn of_stat(stat: &rustix::fs::Stat) -> (u64, i64, i64) {
+    (stat.st_ino, stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or_default())
+}
+
+/// Copies a file: shares its blocks where that can be had, else copies what is not a
+/// hole.
+fn copy(from: &File, to: &File, go_on: &mut dyn FnMut(u64) -> bool) -> io::Result<()> {
+    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
+        return Ok(());
+    }
+    let size = from.metadata()?.len();
+    let mut buffer = vec![0; BUFFER];
+    let mut at = 0;
+    while at < size {
+        let (begin, end) = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            // A hole up to the end.
+            Err(Errno::NXIO) => break,
+            Ok(begin) => (begin, rustix::fs::seek(from, SeekFrom::Hole(begin)).unwrap_or(size)),
+            // No such question to this file system.
+            Err(_) => (at, size),
+        };
+        copy_range(from, to, begin..end, &mut buffer, go_on)?;
+        at = end;
+    }
+    to.set_len(size)
+}
+
+fn copy_range(
+    from: &File,
+    to: &File,
+    range: std::ops::Range<u64>,
+    buffer: &mut [u8],
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let mut at = range.start;
+    while at < range.end {
+        let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
+        let most = left.min(buffer.len());
+        let read = match from.read_at(&mut buffer[..most], at) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        to.write_all_at(&buffer[..read], at)?;
+        at += read as u64;
+        if !go_on(read as u64) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+    }
+    Ok(())
+}
+
+/// Gives `to` the owner and the extended attributes of `from`, access lists among them.
+fn keep_attributes(from: &File, to: &File) -> io::Result<()> {
+    let (old, new) = (from.metadata()?, to.metadata()?);
+    if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
+        std::os::unix::fs::fchown(to, Some(old.uid()), Some(old.gid()))?;
+    }
+    for name in attribute_names(from)? {
+        let value = match attribute(from, &name) {
+            Err(Errno::NODATA) => continue,
+            value => value?,
+        };
+        match rustix::fs::fsetxattr(to.as_fd(), &name, &value, XattrFlags::empty()) {
+            // What only the system sets, such as labels, it has set by its own rules.
+            Err(Errno::PERM | Errno::OPNOTSUPP) if !is_persons(&name) => {}
+            set => set?,
+        }
+    }
+    Ok(())
+}
+
+fn is_persons(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_")
+}
+
+fn attribute_names(file: &File) -> Result<Vec<OsString>, Errno> {
+    use std::os::unix::ffi::OsStringExt;
+    let mut list = vec![0; 4096];
+    loop {
+        match rustix::fs::flistxattr(file, &mut list) {
+            // More than 64 KiB there can't be (listxattr(2)).
+            Err(Errno::RANGE) if list.len() < 64 << 10 => list.resize(64 << 10, 0),
+            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            length => {
+                list.truncate(length?);
+                let names = list.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+                return Ok(names.map(|name| OsString::from_vec(name.to_vec())).collect());
+            }
+        }
+    }
+}
+
+fn attribute(file: &File, name: &OsStr) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0; 64 << 10];
+    let length = rustix::fs::fgetxattr(file, name, &mut value)?;
+    value.truncate(length);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    struct Bed {
+        dir: tempfile::TempDir,
+    }
+
+    impl Bed {
+        fn new() -> Bed {
+            Bed { dir: tempfile::tempdir().expect("temporary directory") }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+            std::fs::write(self.path(name), content).expect("write");
+            self.path(name)
+        }
+
+        fn target(&self, name: &str) -> FileTarget {
+            FileTarget::open(&self.path(name)).expect("target")
+        }
+
+        /// The result of a task, staged as `.staged`.
+        fn stage(&self, target: &FileTarget, content: &str, executable: bool) -> Fingerprint {
+            let old = target.look(&mut |_| true).expect("look");
+            let file = File::open(self.put("result", content)).expect("open");
+            let content = Content { file: &file, executable, umask: 0o027 };
+            target.stage(STAGED.as_ref(), content, old.as_ref(), &mut |_| true).expect("stage")
+        }
+
+        fn names(&self) -> Vec<String> {
+            let list = std::fs::read_dir(self.dir.path()).expect("list");
+            let mut names: Vec<String> = list
+                .map(|entry| entry.expect("entry").file_name().into_string().expect("UTF-8"))
+                .collect();
+            names.sort();
+            names
+        }
+    }
+
+    const STAGED: &str = ".staged";
+
+    fn fingerprint(target: &FileTarget) -> Option<Fingerprint> {
+        target.look(&mut |_| true).expect("look").map(|seen| seen.fingerprint)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().expect("stat").permissions().mode() & 0o7777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_keeps_its_attributes() {
+        let bed = Bed::new();
+        let path = bed.put("report", "old");
+        set_mode(&path, 0o4640);
+        let on_tmpfs = rustix::fs::setxattr(&path, "user.note", b"kept", XattrFlags::empty());
+        let target = bed.target("report");
+        let old = fingerprint(&target);
+        let new = bed.stage(&target, "new", false);
+        assert_eq!(std::fs::read(&path).expect("read"), b"old");
+        target.commit(STAGED.as_ref(), old.as_ref()).expect("commit");
+        assert_eq!(std::fs::read(&path).expect("read"), b"new");
+        assert_eq!((fingerprint(&target), mode(&path)), (Some(new), 0o640));
+        if on_tmpfs.is_ok() {
+            let mut value = [0; 8];
+            let length = rustix::fs::getxattr(&path, "user.note", &mut value).expect("get");
+            assert_eq!(&value[..length], b"kept");
+        }
+        assert_eq!(bed.names(), ["report", "result"]);
+        let old = fingerprint(&target);
+        bed.stage(&target, "program", true);
+        target.commit(STAGED.as_ref(), old.as_ref()).expect("commit");
+        assert_eq!(mode(&path), 0o750);
+    }
+
+    #[test]
+    fn a_file_is_made_where_nothing_was() {
+        let bed = Bed::new();
+        for (name, executable, wanted) in [("plain", false, 0o640), ("program", true, 0o750)] {
+            let target = bed.target(name);
+            assert_eq!(fingerprint(&target), None);
+            let new = bed.stage(&target, "new", executable);
+            target.commit(STAGED.as_ref(), None).expect("commit");
+            assert_eq!(fingerprint(&target), Some(new));
+            assert_eq!(mode(&bed.path(name)), wanted);
+        }
+    }
+
+    #[test]
+    fn what_changed_meanwhile_is_not_replaced() {
+        let bed = Bed::new();
+        let path = bed.put("report", "old");
+        let target = bed.target("report");
+        let old = fingerprint(&target);
+        bed.stage(&target, "new", false);
+        let refused = |how: &str, then: &dyn Fn()| {
+            then();
+            let before = fingerprint(&target);
+            let error = target.commit(STAGED.as_ref(), old.as_ref()).expect_err("drift");
+            assert!(matches!(&error, TargetError::Drifted { .. }), "{error:?}");
+            assert!(error.to_string().ends_with(how), "{error}");
+            assert_eq!(fingerprint(&target), before);
+            assert!(bed.path(STAGED).exists());
+        };
+        // Of the same size, with the same time.
+        refused("has changed since the task began", &|| {
+            let time = path.metadata().and_then(|meta| meta.modified()).expect("time");
+            bed.put("report", "odd");
+            let file = File::options().write(true).open(&path).expect("open");
+            file.set_modified(time).expect("touch");
+        });
+        refused("has changed since the task began", &|| {
+            bed.put("report", "old");
+            set_mode(&path, 0o600);
+        });
+        refused("has gone since the task began", &|| {
+            std::fs::remove_file(&path).expect("remove");
+        });
+        let new = bed.target("new");
+        bed.put("new", "somebody else's");
+        let error = new.commit(STAGED.as_ref(), None).expect_err("drift");
+        assert!(error.to_string().ends_with("has appeared since the task began"), "{error}");
+        assert_eq!(std::fs::read(bed.path("new")).expect("read"), b"somebody else's");
+    }
+
+    #[test]
+    fn a_creation_replaces_nothing_whatever_comes_in_between() {
+        let bed = Bed::new();
+        let target = bed.target("report");
+        bed.stage(&target, "new", false);
+        bed.put("report", "in between");
+        assert_eq!(target.create(STAGED.as_ref()), Err(Errno::EXIST));
+        assert_eq!(std::fs::read(bed.path("report")).expect("read"), b"in between");
+    }
+
+    #[test]
+    fn a_link_stands_for_what_it_leads_to() {
+        let bed = Bed::new();
+        std::fs::create_dir(bed.path("real")).expect("mkdir");
+        let real = bed.put("real/report", "old");
+        symlink("real/report", bed.path("latest")).expect("link");
+        symlink("real", bed.path("dir")).expect("link");
+        for name in ["latest", "dir/report"] {
+            let target = bed.target(name);
+            assert_eq!(target.path(), std::fs::canonicalize(&real).expect("canonical"));
+        }
+        let target = bed.target("latest");
+        std::fs::remove_file(&real).expect("remove");
+        symlink("../other", &real).expect("link");
+        let error = target.look(&mut |_| true).expect_err("a link");
+        assert!(error.to_string().ends_with("is a symbolic link"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_by_name() {
+        let bed = Bed::new();
+        std::fs::create_dir(bed.path("dir")).expect("mkdir");
+        symlink("nowhere", bed.path("dangling")).expect("link");
+        let kind = FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, bed.path("pipe"), kind, Mode::RUSR, 0).expect("mknod");
+        let _socket = std::os::unix::net::UnixListener::bind(bed.path("socket")).expect("bind");
+        for (name, wanted) in [
+            ("dir", "is a directory"),
+            ("dangling", "is a symbolic link to nothing"),
+            ("pipe", "is not a regular file"),
+            ("socket", "is not a regular file"),
+        ] {
+            let error = FileTarget::open(&bed.path(name)).expect_err(name).to_string();
+            assert!(error.ends_with(wanted) && error.contains(name), "{error}");
+        }
+        let error = FileTarget::open(&bed.path("missing/report")).expect_err("no directory");
+        assert_eq!(error.raw_os_error(), Some(libc_enoent()));
+        assert!(error.to_string().contains("find the directory of `"), "{error}");
+        assert!(FileTarget::open(Path::new("relative")).is_err());
+        assert!(FileTarget::open(Path::new("/")).is_err());
+    }
+
+    fn libc_enoent() -> i32 {
+        Errno::NOENT.raw_os_error()
+    }
+
+    #[test]
+    fn holes_stay_holes() {
+        let bed = Bed::new();
+        let file = File::create(bed.path("large")).expect("make");
+        file.set_len(1 << 32).expect("extend");
+        std::os::unix::fs::FileExt::write_all_at(&file, b"middle", 1 << 31).expect("write");
+        let file = File::open(bed.path("large")).expect("open");
+        let to = File::create(bed.path("copy")).expect("make");
+        copy(&file, &to, &mut |_| true).expect("copy");
+        let meta = bed.path("copy").metadata().expect("stat");
+        assert_eq!(meta.len(), 1 << 32);
+        assert!(meta.blocks() < 2048, "{} blocks", meta.blocks());
+        let mut read = [0; 8];
+        let copied = File::open(bed.path("copy")).expect("open");
+        std::os::unix::fs::FileExt::read_exact_at(&copied, &mut read, (1 << 31) - 1).expect("read");
+        assert_eq!(&read, b"\0middle\0");
+    }
+
+    #[test]
+    fn a_person_who_loses_patience_leaves_nothing() {
+        let bed = Bed::new();
+        let target = bed.target("report");
+        let file = File::open(bed.put("result", vec![b'x'; 3 * BUFFER])).expect("open");
+        let content = Content { file: &file, executable: false, umask: 0 };
+        let mut told = 0;
+        let stopped = target.stage(STAGED.as_ref(), content, None, &mut |bytes| {
+            told += bytes;
+            told < 2 * BUFFER as u64
+        });
+        let error = stopped.expect_err("stopped");
+        assert!(matches!(&error, TargetError::Io { source, .. }
+            if source.kind() == io::ErrorKind::Interrupted));
+        assert_eq!(bed.names(), ["result"]);
+    }
+
+    #[test]
+    fn readers_see_whole_contents_only() {
+        let bed = Bed::new();
+        let path = bed.put("report", "0".repeat(5000));
+        let done = AtomicBool::new(false);
+        let reads = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut reads = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let text = std::fs::read_to_string(&path).expect("it is always there");
+                    let number: usize =
+                        text[..text.len().min(4)].trim_start_matches('0').parse().unwrap_or(0);
+                    assert_eq!(text.len(), 5000 + number, "{number}");
+                    reads += 1;
+                }
+                reads
+            });
+            let target = bed.target("report");
+            for number in 1..=1000_usize {
+                let old = fingerprint(&target);
+                let text = format!("{number:04}{}", "x".repeat(5000 + number - 4));
+                bed.stage(&target, &text, false);
+                target.commit(STAGED.as_ref(), old.as_ref()).expect("commit");
+            }
+            done.store(true, Ordering::Relaxed);
+            reader.join().expect("reader")
+        });
+        assert!(reads > 0);
+    }
+
+    #[test]
+    fn after_a_crash_it_is_told_on_which_side_it_was() {
+        let bed = Bed::new();
+        for old in [None, Some("old")] {
+            let lay = |content: Option<&str>| {
+                let _ = std::fs::remove_file(bed.path("report"));
+                content.map(|content| bed.put("report", content));
+            };
+            lay(old);
+            let target = bed.target("report");
+            let before = fingerprint(&target);
+            let stage = || bed.stage(&target, "new", false);
+            let recover = |new| {
+                let told = target.recover(STAGED.as_ref(), before.as_ref(), new).expect("recover");
+                assert!(!bed.path(STAGED).exists());
+                let again = target.recover(STAGED.as_ref(), before.as_ref(), new);
+                (told, again.expect("recover"))
+            };
+            // Before the rename; somebody may have changed it since.
+            let new = stage();
+            assert_eq!(recover(&new), (Recovered::NotCommitted, Recovered::NotCommitted));
+            assert_eq!(fingerprint(&target), before);
+            stage();
+            lay(Some("theirs"));
+            assert_eq!(recover(&new).0, Recovered::NotCommitted);
+            assert_eq!(std::fs::read(bed.path("report")).expect("read"), b"theirs");
+            // After it.
+            lay(old);
+            stage();
+            target.commit(STAGED.as_ref(), before.as_ref()).expect("commit");
+            assert_eq!(recover(&new), (Recovered::Committed, Recovered::Committed));
+            // And then somebody changed it, or took it away.
+            lay(Some("theirs"));
+            assert_eq!(recover(&new), (Recovered::ChangedSince, Recovered::ChangedSince));
+            lay(None);
+            let gone =
+                if old.is_none() { Recovered::NotCommitted } else { Recovered::ChangedSince };
+            assert_eq!(recover(&new).0, gone);
+        }
+        // Between the link and the unlink of a creation.
+        let target = bed.target("made");
+        let new = bed.stage(&target, "new", false);
+        std::fs::hard_link(bed.path(STAGED), bed.path("made")).expect("link");
+        let told = target.recover(STAGED.as_ref(), None, &new).expect("recover");
+        assert_eq!(told, Recovered::Committed);
+        assert_eq!(fingerprint(&target), Some(new));
+    }
+}

@@ -1,0 +1,86 @@
+//! What a landing changes outside of any repository.
+//!
+//! | target | what a reader sees meanwhile | commit point |
+//! |---|---|---|
+//! | [`file`] | the old content or the new one, whole | the rename |
+//!
+//! Each goes through the same steps: it is *looked at* when the task begins, which
+//! gives its [`Fingerprint`]; the new content is *staged* beside it and synced; then,
+//! looked at again and found as it was, it is *committed*; after a crash it is
+//! *recovered*, from what the journal said before the commit: where, the name of what
+//! was staged, what was there and what was to be.
+//!
+//! Nothing here takes a lock: who publishes holds one for the target.
+
+pub mod file;
+mod fingerprint;
+
+pub use file::FileTarget;
+pub use fingerprint::Fingerprint;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a target could not be looked at or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// What is there can't be replaced by what was made.
+    #[error("`{}` is {found}", path.display())]
+    Unsuitable {
+        /// The target.
+        path: PathBuf,
+        /// What it is, as a fragment: `a directory`.
+        found: &'static str,
+    },
+    /// It is not what it was when the task began. Nothing has changed.
+    #[error("`{}` {how}", path.display())]
+    Drifted {
+        /// The target.
+        path: PathBuf,
+        /// What it did, as a fragment: `has changed since the task began`.
+        how: &'static str,
+    },
+    /// A system call failed. Before the commit point nothing has changed.
+    #[error("{step} `{}`", path.display())]
+    Io {
+        /// What was being done, as a fragment: `copy the result beside`.
+        step: &'static str,
+        /// The target.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl TargetError {
+    /// The kernel's answer, where there is one.
+    #[must_use]
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            TargetError::Io { source, .. } => source.raw_os_error(),
+            TargetError::Unsuitable { .. } | TargetError::Drifted { .. } => None,
+        }
+    }
+}
+
+/// On which side of the commit point a dead process left a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovered {
+    /// It had changed, and is what it was to be.
+    Committed,
+    /// It had changed, and somebody has changed it since.
+    ChangedSince,
+    /// It had not changed. What was staged is gone.
+    NotCommitted,
+}
+
+/// Adds to a failed system call what was being done, and with what.
+trait Step<T> {
+    fn step(self, step: &'static str, path: &Path) -> Result<T, TargetError>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, step: &'static str, path: &Path) -> Result<T, TargetError> {
+        self.map_err(|error| TargetError::Io { step, path: path.into(), source: error.into() })
+    }
+}
