@@ -90,6 +90,14 @@ pub enum LedgerError {
         /// Who has it.
         holder: TaskId,
     },
+    /// A task that was asked for something else holds this key or has spent it.
+    #[error("the key `{key}` is that of `{holder}`, which was asked for something else")]
+    KeyOfAnother {
+        /// The key.
+        key: String,
+        /// Whose it is.
+        holder: TaskName,
+    },
     /// No task has this id.
     #[error("there is no task `{id}`")]
     NoSuchTask {

@@ -7,6 +7,7 @@
 //! Entry point: [`Ledger::open`]. Then, in the order of a task's life:
 //!
 //! 1. [`Ledger::create_task`] reserves id and name; the state is `queued`.
+//!    [`Ledger::create_task_once`] does so for the first who comes with a key.
 //! 2. [`Ledger::transition`] moves the task along [`State::may_become`], one
 //!    compare-and-swap per step, *before* the step begins.
 //! 3. [`Ledger::record_verdict`] keeps what a check said about one candidate.
@@ -57,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod key;
 mod name;
 mod publication;
 mod row;
@@ -67,6 +69,7 @@ mod task;
 mod verdict;
 
 pub use error::{LedgerError, Result};
+pub use key::{Claim, Key};
 pub use name::{IdError, NameError, TaskId, TaskName};
 pub use publication::{NewPublication, Publication, PublicationId};
 pub use state::{Outcome, PublicationState, State};

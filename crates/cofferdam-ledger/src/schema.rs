@@ -1,7 +1,14 @@
 //! The tables, and their version.
 //!
-//! Compatibility: version 1 is the first. A later version adds its step to
-//! [`prepare`]; a program never touches a ledger newer than it knows.
+//! Compatibility: each version after the first adds its step to [`STEPS`]; a program
+//! never touches a ledger newer than it knows, and brings an older one to its own version
+//! in one transaction. One that has it open meanwhile goes on: nothing that it knows is
+//! changed.
+//!
+//! | version | what came with it |
+//! |---|---|
+//! | 1 | tasks, transitions, verdicts, publications |
+//! | 2 | keys |
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,10 +19,22 @@ use crate::error::{Fault, LedgerError};
 use crate::store::BUSY_TIMEOUT;
 
 /// `PRAGMA user_version` of the ledgers that this program writes.
-pub(crate) const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 2;
+
+/// What makes each version of the one before, the first of an empty file.
+const STEPS: [&str; VERSION as usize] = [FIRST, KEYS];
+
+const KEYS: &str = "
+CREATE TABLE keys (
+    key     TEXT PRIMARY KEY,
+    request TEXT NOT NULL,
+    task    TEXT NOT NULL REFERENCES tasks (id) ON DELETE CASCADE
+) STRICT;
+CREATE INDEX keys_task ON keys (task);
+";
 
 /// What lists filter by stands before the JSON, which may overflow the page.
-const SCHEMA: &str = "
+const FIRST: &str = "
 CREATE TABLE tasks (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     id         TEXT NOT NULL UNIQUE,
@@ -84,8 +103,24 @@ pub(crate) fn prepare(
             Err(LedgerError::NotALedger { path: path.to_owned(), what }.into())
         }
         0 => create(connection, path),
+        1..VERSION => bring_up(connection, path),
         found => Err(unknown(found, path).into()),
     }
+}
+
+/// Makes the tables that are not there yet, whatever another process does meanwhile.
+fn bring_up(connection: &mut Connection, path: &Path) -> Result<(), Fault> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let found = version(&transaction)?;
+    let missing = usize::try_from(found).ok().and_then(|found| STEPS.get(found..));
+    let Some(missing) = missing else { return Err(unknown(found, path).into()) };
+    for step in missing {
+        transaction.execute_batch(step)?;
+    }
+    if !missing.is_empty() {
+        transaction.pragma_update(None, "user_version", VERSION)?;
+    }
+    Ok(transaction.commit()?)
 }
 
 fn unknown(found: i32, path: &Path) -> LedgerError {
@@ -109,17 +144,7 @@ fn create(connection: &mut Connection, path: &Path) -> Result<(), Fault> {
         return Err(LedgerError::NotALedger { path: path.to_owned(), what }.into());
     }
     enter_wal(connection)?;
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    match version(&transaction)? {
-        VERSION => {}
-        0 => {
-            transaction.execute_batch(SCHEMA)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-        }
-        found => return Err(unknown(found, path).into()),
-    }
-    transaction.commit()?;
-    Ok(())
+    bring_up(connection, path)
 }
 
 /// Switches to WAL, which stays with the file. SQLite calls no busy handler for

@@ -70,6 +70,8 @@ pub struct Filter<'a> {
     pub live_only: bool,
     /// Only those whose context may be on disk.
     pub unsettled_only: bool,
+    /// Only those that went a step at this time or later, in milliseconds since the epoch.
+    pub stepped_since_ms: Option<i64>,
     /// Only the newest so many.
     pub limit: Option<usize>,
 }
@@ -83,6 +85,9 @@ impl Filter<'_> {
         }
         if self.unsettled_only {
             rest += " AND settled = 0";
+        }
+        if let Some(since) = self.stepped_since_ms {
+            rest += &format!(" AND id IN (SELECT task FROM transitions WHERE at_ms >= {since})");
         }
         // Few tasks are live or unsettled, whatever the years have left: those are
         // found by an index and sorted. A bare `seq` makes SQLite read every row
@@ -120,54 +125,8 @@ impl Ledger {
     /// [`LedgerError::NameTaken`], [`LedgerError::IdTaken`],
     /// [`LedgerError::NotAnObject`] for the facts.
     pub fn create_task(&mut self, new: NewTask) -> Result<Task> {
-        let facts = Value::Object(row::object(new.facts, "facts")?);
-        let NewTask { id, name, repo, spec, .. } = new;
         failpoint("ledger", State::Queued.as_str(), "before")?;
-        let task = self.write(Durability::Normal, |db| {
-            if load(db, &id)?.is_some() {
-                return Err(LedgerError::IdTaken { id }.into());
-            }
-            let holder = db
-                .query_row_and_then(
-                    "SELECT id FROM tasks WHERE name = ?1 AND settled = 0",
-                    [name.as_str()],
-                    |row| row::word(row, "id"),
-                )
-                .map(Some)
-                .or_else(absent)?;
-            if let Some(holder) = holder {
-                return Err(LedgerError::NameTaken { name, holder }.into());
-            }
-            let now = now_ms();
-            db.execute(
-                "INSERT INTO tasks (id, name, repo, state, spec, facts, created_ms, updated_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
-                params![
-                    id.as_str(),
-                    name.as_str(),
-                    repo,
-                    State::Queued.as_str(),
-                    spec.to_string(),
-                    facts.to_string(),
-                    now
-                ],
-            )?;
-            let seq = db.last_insert_rowid();
-            step(db, &id, None, State::Queued, now, None)?;
-            Ok(Task {
-                seq,
-                id,
-                name,
-                repo,
-                state: State::Queued,
-                spec,
-                facts,
-                reason: None,
-                created_ms: now,
-                updated_ms: now,
-                settled: false,
-            })
-        })?;
+        let task = self.write(Durability::Normal, |db| insert(db, new))?;
         failpoint("ledger", State::Queued.as_str(), "after")?;
         Ok(task)
     }
@@ -375,6 +334,55 @@ impl Ledger {
     }
 }
 
+/// A new task, inside a transaction.
+pub(crate) fn insert(db: &Connection, new: NewTask) -> Result<Task, Fault> {
+    let facts = Value::Object(row::object(new.facts, "facts")?);
+    let NewTask { id, name, repo, spec, .. } = new;
+    if load(db, &id)?.is_some() {
+        return Err(LedgerError::IdTaken { id }.into());
+    }
+    let holder = db
+        .query_row_and_then(
+            "SELECT id FROM tasks WHERE name = ?1 AND settled = 0",
+            [name.as_str()],
+            |row| row::word(row, "id"),
+        )
+        .map(Some)
+        .or_else(absent)?;
+    if let Some(holder) = holder {
+        return Err(LedgerError::NameTaken { name, holder }.into());
+    }
+    let now = now_ms();
+    db.execute(
+        "INSERT INTO tasks (id, name, repo, state, spec, facts, created_ms, updated_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+        params![
+            id.as_str(),
+            name.as_str(),
+            repo,
+            State::Queued.as_str(),
+            spec.to_string(),
+            facts.to_string(),
+            now
+        ],
+    )?;
+    let seq = db.last_insert_rowid();
+    step(db, &id, None, State::Queued, now, None)?;
+    Ok(Task {
+        seq,
+        id,
+        name,
+        repo,
+        state: State::Queued,
+        spec,
+        facts,
+        reason: None,
+        created_ms: now,
+        updated_ms: now,
+        settled: false,
+    })
+}
+
 /// The step from `from` to `to` inside a transaction.
 pub(crate) fn advance(
     db: &Connection,
@@ -437,7 +445,7 @@ fn in_state(task: &Task, expected: State) -> Result<(), LedgerError> {
     }
 }
 
-fn load(db: &Connection, id: &TaskId) -> Result<Option<Task>, Fault> {
+pub(crate) fn load(db: &Connection, id: &TaskId) -> Result<Option<Task>, Fault> {
     Ok(select(db, "WHERE id = ?1", [id.as_str()])?.pop())
 }
 

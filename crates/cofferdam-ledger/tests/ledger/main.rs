@@ -2,6 +2,7 @@
 
 mod failpoint;
 mod file;
+mod key;
 mod landing;
 mod steps;
 mod task;

@@ -205,8 +205,13 @@ fn lists_are_filtered_and_newest_first() {
     assert_eq!(list(Filter { unsettled_only: true, ..all }), "421");
     assert_eq!(list(Filter { repo: Some("repo-1"), ..all }), "321");
     assert_eq!(list(Filter { repo: Some(""), ..all }), "4");
-    let narrow =
-        Filter { repo: Some("repo-1"), live_only: true, unsettled_only: true, limit: Some(9) };
+    let narrow = Filter {
+        repo: Some("repo-1"),
+        live_only: true,
+        unsettled_only: true,
+        stepped_since_ms: Some(0),
+        limit: Some(9),
+    };
     assert_eq!(list(narrow), "1");
 }
 
