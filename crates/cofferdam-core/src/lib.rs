@@ -39,6 +39,7 @@ pub mod limits;
 mod log;
 mod look;
 pub mod lookup;
+pub mod overview;
 pub mod query;
 pub mod receipt;
 pub mod reconcile;

@@ -67,6 +67,8 @@ pub enum Command {
     /// List tasks.
     #[command(alias = "ls")]
     List(List),
+    /// Show what came of the tasks since a moment, what waits for you, and what it takes.
+    Report(Report),
     /// Show one task: state, checks, changed paths, what isolated it.
     Show(Name),
     /// Show what a task changed.
@@ -108,7 +110,7 @@ pub enum Command {
     },
     /// Print the JSON schema of an output.
     Schema {
-        /// `receipt`, `event`, `tasks`, `gc`, `doctor`, `trust` or `setup`.
+        /// `receipt`, `event`, `tasks`, `report`, `gc`, `doctor`, `trust` or `setup`.
         name: String,
     },
 }
@@ -224,6 +226,15 @@ pub struct List {
     /// All of them, not only the newest 50.
     #[arg(long)]
     pub all: bool,
+}
+
+/// Show what came of the tasks since a moment.
+#[derive(Debug, ClapArgs)]
+pub struct Report {
+    /// How long ago (`8h`), what time it was (`18:00`), or a date (`2026-11-29 18:00`): a
+    /// day when nothing is said.
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
 }
 
 /// A task.

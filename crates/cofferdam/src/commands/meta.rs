@@ -4,6 +4,7 @@ use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 use std::path::Path;
 
 use clap::CommandFactory;
+use cofferdam_core::overview::Overview;
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::report::Event;
 use cofferdam_core::settle::GcReport;
@@ -55,6 +56,7 @@ pub fn schema(name: &str) -> Result<ExitCode, Error> {
         "receipt" => schemars::schema_for!(Receipt),
         "tasks" => schemars::schema_for!(Vec<Receipt>),
         "event" => schemars::schema_for!(Event),
+        "report" => schemars::schema_for!(Overview),
         "gc" => schemars::schema_for!(GcReport),
         "doctor" => schemars::schema_for!(super::doctor::DoctorReport),
         "trust" => schemars::schema_for!(TrustReport),
@@ -62,7 +64,9 @@ pub fn schema(name: &str) -> Result<ExitCode, Error> {
         _ => {
             return Err(Error::Usage {
                 message: format!("there is no schema `{name}`"),
-                hint: Some("there are: receipt, tasks, event, gc, doctor, trust, setup".into()),
+                hint: Some(
+                    "there are: receipt, tasks, event, report, gc, doctor, trust, setup".into(),
+                ),
             });
         }
     };

@@ -8,6 +8,7 @@ mod land;
 mod list;
 mod log;
 mod meta;
+mod report;
 mod retry;
 mod run;
 mod setup;
@@ -32,6 +33,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
     match args.command {
         Command::Run(run) => run::run(*run, format),
         Command::List(list) => list::list(&list, format),
+        Command::Report(args) => report::report(&args, format),
         Command::Show(name) => show::show(&name.name, format),
         Command::Diff(diff) => show::diff(&diff),
         Command::Log(log) => log::log(&log),

@@ -20,6 +20,7 @@ mod limits;
 mod line;
 mod locks;
 mod moments;
+mod overview;
 mod parallel;
 mod places;
 mod projects;
