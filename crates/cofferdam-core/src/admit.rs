@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
 use cofferdam_git::{Discovered, FoundIn, Objects, Oid, PersonConfig, Repository, Started, gitdir};
-use cofferdam_ledger::{NewTask, TaskId, TaskName};
+use cofferdam_ledger::{Claim, NewTask, Task, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
 
@@ -23,8 +23,15 @@ use crate::supervise::LOG_CAP;
 use crate::target::TargetRef;
 use crate::{Dam, Error, boundary, land, trust};
 
+/// What came of an admission.
+pub(crate) enum Admitted<'a> {
+    /// The job, and the refs being listed meanwhile.
+    Own(Box<Job<'a>>, Started),
+    /// Another task is first for the request's key.
+    Earlier(Task),
+}
+
 /// Admission: the request is understood, the target known, the name reserved.
-/// Gives the job, and the refs being listed meanwhile.
 pub(crate) fn admit<'a>(
     dam: &'a mut Dam,
     dir: &Path,
@@ -32,7 +39,7 @@ pub(crate) fn admit<'a>(
     mut request: Request,
     control: Control,
     reporter: &'a dyn Reporter,
-) -> Result<(Job<'a>, Started), Error> {
+) -> Result<Admitted<'a>, Error> {
     refuse_another(&found.repo, dir)?;
     let config = std::mem::take(&mut found.config);
     need_identity(&config)?;
@@ -153,19 +160,25 @@ pub(crate) fn admit<'a>(
         isolation: Some(boundary.isolation(&request, &place)),
         ..Facts::default()
     };
-    let created = dam.ledger.create_task(NewTask {
+    let new = NewTask {
         id: id.clone(),
         name: name.clone(),
         repo: found.repo.key(),
         spec: serde_json::to_value(&request).expect("a request serialises"),
         facts: facts.to_value(),
-    });
+    };
+    let created = match &request.key {
+        Some(key) => dam.ledger.create_task_once(new, key.as_ledger()),
+        None => dam.ledger.create_task(new).map(Claim::Own),
+    };
     let task = match created {
-        Ok(task) => task,
-        Err(error) => {
+        Ok(Claim::Own(task)) => task,
+        not_ours => {
             drop(lock);
             std::fs::remove_dir_all(task_dir.path()).at("remove", task_dir.path())?;
-            return Err(error.into());
+            return match not_ours? {
+                Claim::Own(task) | Claim::Earlier(task) => Ok(Admitted::Earlier(task)),
+            };
         }
     };
     let job = Job {
@@ -187,7 +200,7 @@ pub(crate) fn admit<'a>(
         lock,
         pin: None,
     };
-    Ok((job, refs))
+    Ok(Admitted::Own(Box::new(job), refs))
 }
 
 /// What a repository asks for and does not get, in words.

@@ -87,6 +87,14 @@ pub enum Error {
     /// The task's supervisor is at work.
     #[error("task `{0}` is running")]
     Live(String),
+    /// A task for the same key is at work, and was not to be waited for.
+    #[error("`{name}` is at work for the key `{key}`")]
+    KeyHeld {
+        /// The key.
+        key: String,
+        /// The task.
+        name: TaskName,
+    },
     /// A person lost patience; nothing has changed.
     #[error("interrupted")]
     Interrupted,
@@ -227,7 +235,10 @@ impl Error {
             Error::Git(GitError::Refused(_)) => ExitCode::CommandFailed,
             Error::Git(GitError::Locked(_)) => ExitCode::Held,
             Error::Ledger(LedgerError::NameTaken { .. }) | Error::Live(_) => ExitCode::Held,
-            Error::Ledger(LedgerError::Newer { .. }) => ExitCode::Usage,
+            Error::KeyHeld { .. } => ExitCode::Held,
+            Error::Ledger(LedgerError::Newer { .. } | LedgerError::KeyOfAnother { .. }) => {
+                ExitCode::Usage
+            }
             Error::Ledger(error) if error.is_read_only() => ExitCode::Isolation,
             Error::Lock(_) if self.is_denied() => ExitCode::Isolation,
             Error::Git(error) if error.is_denied() => ExitCode::Isolation,
@@ -358,6 +369,10 @@ impl Error {
             ),
             Error::Ledger(LedgerError::NameTaken { name, .. }) => Some(format!(
                 "`dam show {name}` shows it; `dam drop {name}` frees the name and deletes its context"
+            )),
+            Error::KeyHeld { .. } => Some("without `--no-wait` its outcome is waited for".into()),
+            Error::Ledger(LedgerError::KeyOfAnother { holder, .. }) => Some(format!(
+                "`dam show {holder}` shows what that was; another request needs another key"
             )),
             Error::Live(name) => {
                 Some(format!("`dam stop {name}` ends it, `dam wait {name}` waits for it"))

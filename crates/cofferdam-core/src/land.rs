@@ -12,8 +12,7 @@
 //! Somebody else can (a person who commits): the step in 5 names the old value,
 //! fails, and everything starts at 2 again.
 
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cofferdam_git::difference::{self, Changes};
 use cofferdam_git::merge::{self, Conflict, Merged};
@@ -30,6 +29,7 @@ use crate::facts::Facts;
 use crate::gate::{self, Candidate, Judgement};
 use crate::job::Job;
 use crate::judge_files::JudgeFiles;
+use crate::once::patiently;
 use crate::report::{Event, Meter};
 use crate::request::Check;
 use crate::target::{Change, PublishError, TargetRef};
@@ -125,26 +125,11 @@ fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
     }
     let holder = Lock::holder(&path).unwrap_or_default();
     job.reporter.report(Event::Waiting { what: format!("the landing into {target}"), holder });
-    // The kernel serves those who wait in order, but can't be interrupted here:
-    // a thread waits, and is left behind when the person gives up.
-    let (send, receive) = mpsc::channel();
-    std::thread::Builder::new()
-        .spawn(move || send.send(Lock::exclusive(&path, |_| {})))
-        .map_err(Error::NoThread)?;
-    loop {
-        match receive.recv_timeout(Duration::from_millis(50)) {
-            Ok(lock) => {
-                let lock = lock?;
-                let _ = lock.describe(job.name.as_ref());
-                return Ok(Some(lock));
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) if job.interrupted() => return Ok(None),
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(Error::Internal("the wait for the landing lock broke off".into()));
-            }
-        }
+    let lock = patiently(move || Lock::exclusive(&path, |_| {}), || job.interrupted())?;
+    if let Some(lock) = &lock {
+        let _ = lock.describe(job.name.as_ref());
     }
+    Ok(lock)
 }
 
 /// A file name for a ref of a repository.

@@ -39,6 +39,7 @@ pub mod limits;
 mod log;
 mod look;
 pub mod lookup;
+pub mod once;
 pub mod overview;
 pub mod query;
 pub mod receipt;

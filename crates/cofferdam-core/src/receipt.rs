@@ -176,6 +176,12 @@ pub struct Receipt {
     pub updated_ms: i64,
     /// Whether its context is still on disk.
     pub context_kept: bool,
+    /// The key under which it is done once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Whether this `dam run` has only told what an earlier one for the same key did.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replayed: bool,
 }
 
 /// Why a task is in its state; one that waits for a person whose context is gone
@@ -240,6 +246,8 @@ impl Receipt {
             created_ms: task.created_ms,
             updated_ms: task.updated_ms,
             context_kept: !task.settled,
+            key: request.key.map(|key| key.key),
+            replayed: false,
         })
     }
 

@@ -64,6 +64,15 @@ pub enum Event {
         /// Whom for.
         holder: String,
     },
+    /// Another task has done, or is to do, what was asked for.
+    Replayed {
+        /// Its id.
+        task: String,
+        /// Its name.
+        name: String,
+        /// The key.
+        key: String,
+    },
     /// The command printed something.
     Output {
         /// `out` or `err`.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_with::As;
 
 use crate::input::Input;
+use crate::once::OnceKey;
 
 /// How strong the boundary is.
 #[derive(
@@ -155,6 +156,12 @@ pub struct Request {
     pub read_only: bool,
     /// How strong the boundary has to be.
     pub level: Level,
+    /// The key under which it is done once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<OnceKey>,
+    /// Whether another one for the same key is waited for.
+    #[serde(skip)]
+    pub wait: bool,
 }
 
 fn once() -> u32 {

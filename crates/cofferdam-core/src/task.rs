@@ -21,10 +21,10 @@ use std::time::Instant;
 use cofferdam_git::gitdir;
 use cofferdam_git::publish::Pin;
 use cofferdam_git::{Discovery, GitError, Started, merge};
-use cofferdam_ledger::{Durability, State, Task};
+use cofferdam_ledger::{Claim, Durability, State, Task};
 use cofferdam_sandbox::Starter;
 
-use crate::admit::{admit, need_identity};
+use crate::admit::{Admitted, admit, need_identity};
 use crate::context::{Context, Told, What};
 use crate::control::Control;
 use crate::diagnose::Role;
@@ -38,7 +38,9 @@ use crate::report::{Event, Reporter};
 use crate::request::{Level, Request};
 use crate::supervise::{self, Ended, Plan};
 use crate::target::TargetRef;
-use crate::{Dam, Error, ExitCode, boundary, config, diagnose, gate, harvest, input, land, settle};
+use crate::{
+    Dam, Error, ExitCode, boundary, config, diagnose, gate, harvest, input, land, once, settle,
+};
 
 /// Begins to look at the repository that `dir` is in, for [`run`]: it goes on while
 /// the state directory is opened.
@@ -58,15 +60,34 @@ pub fn run(
     dam: &mut Dam,
     dir: &Path,
     look: Discovery<'_>,
-    request: Request,
+    mut request: Request,
     control: Control,
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
     settle::housekeeping(dam)?;
     let found = look.finish()?;
-    let (mut job, refs) = admit(dam, dir, found, request, control, reporter)?;
-    let done = line(&mut job, refs);
-    finish(job, done)
+    once::complete(&mut request, dir, &found.repo.key());
+    loop {
+        let first = match &request.key {
+            Some(key) => dam.ledger.key_holder(key.as_ledger())?,
+            None => None,
+        };
+        let admitted = match first {
+            Some(first) => Admitted::Earlier(first),
+            None => admit(dam, dir, found.clone(), request.clone(), control.clone(), reporter)?,
+        };
+        match admitted {
+            Admitted::Own(mut job, refs) => {
+                let done = line(&mut job, refs);
+                return finish(*job, done);
+            }
+            Admitted::Earlier(first) => {
+                if let Some(receipt) = once::outcome(dam, &first, &request, &control, reporter)? {
+                    return Ok(receipt);
+                }
+            }
+        }
+    }
 }
 
 /// The arrows.
@@ -158,6 +179,7 @@ pub fn retry(
     let task = to_go_on_with(dam, name)?;
     let mut job = reopen(dam, task.clone(), control, reporter)?;
     need_identity(&job.config)?;
+    claim_again(&mut job)?;
     request(&mut job.request);
     for name in job.request.env_names.clone() {
         if job.request.env.iter().any(|(known, _)| known.to_str() == Some(&name)) {
@@ -193,6 +215,21 @@ pub(crate) fn to_go_on_with(dam: &Dam, name: &str) -> Result<Task, Error> {
     Ok(task)
 }
 
+/// Claims the key of a task that had one: another can have done the same since.
+fn claim_again(job: &mut Job<'_>) -> Result<(), Error> {
+    let Some(key) = &job.request.key else { return Ok(()) };
+    match job.dam.ledger.claim_key(&job.id, key.as_ledger())? {
+        Claim::Own(_) => Ok(()),
+        Claim::Earlier(other) => {
+            let why = format!(
+                "its key `{}` is that of `{}` now, which is {}",
+                key.key, other.name, other.state
+            );
+            Err(wrong_state(&job.record()?, &why))
+        }
+    }
+}
+
 pub(crate) fn wrong_state(task: &Task, why: &str) -> Error {
     Error::WrongState { name: task.name.to_string(), state: task.state, why: why.into() }
 }
@@ -217,6 +254,7 @@ pub fn land_again(
         return Err(wrong_state(&task, "its context is gone, dropped or kept for its time"));
     }
     let mut job = reopen(dam, task, control, reporter)?;
+    claim_again(&mut job)?;
     request(&mut job.request);
     let done = match to_take_out(&job)? {
         Some(context) => take_out_again(&mut job, &context),

@@ -57,6 +57,14 @@ impl Ledger {
         Ok(claim)
     }
 
+    /// The task that holds or has spent the key.
+    ///
+    /// # Errors
+    /// [`LedgerError::KeyOfAnother`] when it was asked for something else.
+    pub fn key_holder(&self, key: Key<'_>) -> Result<Option<Task>> {
+        self.read(|db| holder(db, key))
+    }
+
     /// Claims the key for a task that had it once: what it did is to be done after all.
     ///
     /// # Errors

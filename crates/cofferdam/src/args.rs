@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use cofferdam_core::limits;
+use cofferdam_core::once::OnceKey;
 use cofferdam_core::request::Level;
 
 /// Isolated write contexts for unattended work: one task, one context, one
@@ -133,6 +134,14 @@ pub struct Run {
     /// Land without any check.
     #[arg(long, conflicts_with = "checks")]
     pub no_check: bool,
+    /// Do it once: what an earlier run with this key and the same request came to is told
+    /// again, and one that is at work is waited for. A run with which nothing was done
+    /// gives its key back.
+    #[arg(long, value_name = "KEY", value_parser = OnceKey::parse)]
+    pub key: Option<OnceKey>,
+    /// Don't wait for one that is at work for the same key: exit with 5.
+    #[arg(long, requires = "key")]
+    pub no_wait: bool,
     /// Give the task a copy of a path that is not in the base, such as `.env.test`.
     #[arg(long, value_name = "PATH")]
     pub carry: Vec<PathBuf>,

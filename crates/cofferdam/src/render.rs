@@ -123,6 +123,13 @@ impl Renderer {
                 );
                 self.line(&mut state, &text);
             }
+            Event::Replayed { name, key, .. } => {
+                let text = format!(
+                    "  {DIM}replayed: `{name}` was first with the key `{}`{DIM:#}",
+                    table::plain(&key)
+                );
+                self.line(&mut state, &text);
+            }
             Event::Waiting { what, holder } => {
                 let behind =
                     if holder.is_empty() { String::new() } else { format!(", behind `{holder}`") };

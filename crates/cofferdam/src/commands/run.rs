@@ -81,6 +81,8 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         keep: args.keep,
         read_only: args.read_only,
         level,
+        key: args.key,
+        wait: !args.no_wait,
     })
 }
 

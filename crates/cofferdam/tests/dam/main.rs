@@ -20,6 +20,7 @@ mod limits;
 mod line;
 mod locks;
 mod moments;
+mod once;
 mod overview;
 mod parallel;
 mod places;
