@@ -82,6 +82,8 @@ pub enum Command {
     Retry(Retry),
     /// Land a task that waits: verify it on the target's tip of now, then publish.
     Land(Land),
+    /// Land the reverse of what a task landed, after the same checks.
+    Undo(Undo),
     /// Delete a task's context and free its name. Its log and receipt stay.
     Drop(Names),
     /// End a running task; its context is kept.
@@ -235,6 +237,19 @@ pub struct List {
     /// All of them, not only the newest 50.
     #[arg(long)]
     pub all: bool,
+}
+
+/// Land the reverse of what a task landed.
+#[derive(Debug, ClapArgs)]
+pub struct Undo {
+    /// Name or id of the task that landed.
+    pub name: String,
+    /// A command that must pass on exactly what will land. Can be repeated.
+    #[arg(long = "check", value_name = "CMD")]
+    pub checks: Vec<String>,
+    /// Land without any check.
+    #[arg(long, conflicts_with = "checks")]
+    pub no_check: bool,
 }
 
 /// Show what came of the tasks since a moment.

@@ -15,6 +15,7 @@ mod setup;
 mod show;
 mod stop;
 mod trust;
+mod undo;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -31,7 +32,8 @@ use crate::table;
 pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
     let format = args.format;
     match args.command {
-        Command::Run(run) => run::run(*run, format),
+        Command::Run(run) => run::run(*run, &here()?, format),
+        Command::Undo(args) => undo::undo(&args, format),
         Command::List(list) => list::list(&list, format),
         Command::Report(args) => report::report(&args, format),
         Command::Show(name) => show::show(&name.name, format),

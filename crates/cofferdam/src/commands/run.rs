@@ -13,16 +13,15 @@ use crate::args::{Format, Net, Run};
 use crate::render::Renderer;
 use crate::signals;
 
-/// Runs a task to its end.
-pub fn run(args: Run, format: Format) -> Result<ExitCode, Error> {
-    let dir = super::here()?;
-    let request = request(args, &dir)?;
+/// Runs a task to its end, for the repository that `dir` is in.
+pub fn run(args: Run, dir: &Path, format: Format) -> Result<ExitCode, Error> {
+    let request = request(args, dir)?;
     let base = request.base.clone();
-    let look = task::look(&dir, base.as_deref())?;
+    let look = task::look(dir, base.as_deref())?;
     let mut dam = super::open()?;
     let control = signals::control();
     let renderer = Renderer::new(format);
-    let receipt = task::run(&mut dam, &dir, look, request, control, &renderer)?;
+    let receipt = task::run(&mut dam, dir, look, request, control, &renderer)?;
     drop(renderer);
     Ok(super::conclude(&receipt, format))
 }

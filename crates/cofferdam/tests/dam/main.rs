@@ -32,4 +32,5 @@ mod signals;
 mod support;
 mod tools;
 mod trace;
+mod undo;
 mod worktree;
