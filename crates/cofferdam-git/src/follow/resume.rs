@@ -196,9 +196,12 @@ impl Follow<'_> {
                     self.git().args(["cat-file", "blob", change.new.as_str()]).converse()?;
                 let blob = git.child.stdout.take().expect("piped");
                 let begins = is_beginning_of(file, blob).at("read", &place)?;
-                // It may not have been let to print all of it.
-                drop(git.child.wait());
-                Ok(begins)
+                // By a signal, when it was not let to print all of it.
+                let ended = git.child.wait().at("read", &place)?;
+                match ended.code() {
+                    None | Some(0) => Ok(begins),
+                    Some(_) => Err(GitError::MissingObject(change.new.clone())),
+                }
             }
             Ok(_) => Ok(false),
         }

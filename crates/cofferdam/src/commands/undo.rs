@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Parser;
 use cofferdam_core::receipt::Receipt;
-use cofferdam_core::{Error, ExitCode, State, query};
+use cofferdam_core::{Error, ExitCode, State, TaskName, query};
 
 use crate::args::{Args, Command, Format, Undo};
 
@@ -23,22 +23,21 @@ pub fn undo(args: &Undo, format: Format) -> Result<ExitCode, Error> {
     if receipt.state() != Some(State::Landed) {
         return Err(refuse("it has not landed"));
     }
+    let mut words: Vec<OsString> = vec!["dam".into(), "run".into()];
+    let mut option = |name: &str, value: &str| words.push(format!("--{name}={value}").into());
+    option("into", target);
+    option("key", &format!("undo {landed}"));
+    option("message", &format!("Undo {}\n\nThis reverts commit {landed}.", receipt.name));
     let name = format!("undo-{}", receipt.name);
-    let key = format!("undo {landed}");
-    let message = format!("Undo {}\n\nThis reverts commit {landed}.", receipt.name);
-    let mut words = vec!["dam", "run", "--into", target, "--key", &key, "--message", &message];
-    // Longer than a name may be, the command gives one.
-    if cofferdam_core::TaskName::parse(&name).is_ok() {
-        words.extend(["--name", &name]);
+    // Where it is too long, the command gives one.
+    if TaskName::parse(&name).is_ok() {
+        option("name", &name);
     }
+    args.checks.iter().for_each(|check| option("check", check));
     if args.no_check {
-        words.push("--no-check");
+        words.push("--no-check".into());
     }
-    for check in &args.checks {
-        words.extend(["--check", check]);
-    }
-    words.extend(["--", "git", "revert", "--no-edit", landed]);
-    let words = words.into_iter().map(OsString::from);
+    words.extend(["--", "git", "revert", "--no-edit", landed].map(OsString::from));
     match Args::try_parse_from(words).map(|args| args.command) {
         Ok(Command::Run(run)) => super::run::run(*run, dir.as_ref(), format),
         Ok(_) => unreachable!("`run` is in the words"),
