@@ -372,7 +372,8 @@ impl Error {
             )),
             Error::KeyHeld { .. } => Some("without `--no-wait` its outcome is waited for".into()),
             Error::Ledger(LedgerError::KeyOfAnother { holder, .. }) => Some(format!(
-                "`dam show {holder}` shows what that was; another request needs another key"
+                "`dam show {holder}` shows what that was; another request needs another key, in another \
+                 repository too: put the name of the loop into it"
             )),
             Error::Live(name) => {
                 Some(format!("`dam stop {name}` ends it, `dam wait {name}` waits for it"))

@@ -39,6 +39,7 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
     }
     row("command", receipt.command.clone());
     let optional = [
+        ("key", &receipt.key),
         ("repository", &receipt.repository),
         ("target", &receipt.target),
         ("base", &receipt.base),

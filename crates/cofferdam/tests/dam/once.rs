@@ -41,6 +41,7 @@ fn what_landed_is_told_again_and_not_done_again() {
     assert_eq!((&told["replayed"], &told["name"]), (&Value::Bool(true), &Value::from("first")));
     assert_eq!(told["key"], "nightly-2026-11-30");
     assert!(world.task("first")["replayed"].is_null());
+    assert!(world.dam(["show", "first"]).stdout.contains("key         nightly-2026-11-30\n"));
     // Another key is another thing to do.
     world.run(&["--key", "nightly-2026-12-01", "--no-check"], SCRIPT).expect_code(0);
     assert_eq!(times(&world), 2);
