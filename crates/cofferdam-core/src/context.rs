@@ -23,9 +23,10 @@ use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_sandbox::view::{Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Ids, Limits, Network, Wall};
 
+use cofferdam_tree::hex;
+
 use crate::admit::is_git_dir;
 use crate::error::IoContext;
-use crate::gate::hex;
 use crate::input::{Input, InputReport, Kind};
 use crate::tools::{INPUT, ToolDir, Tools};
 use crate::{Dam, Error};

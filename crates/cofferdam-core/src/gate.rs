@@ -10,7 +10,6 @@
 //! of all of that. When any of it is different, there is no verdict.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,6 +19,7 @@ use cofferdam_git::gitdir;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
 use cofferdam_sandbox::{Network, Wall};
+use cofferdam_tree::hex;
 use sha2::{Digest, Sha256};
 
 use crate::context::{Context, Place, Told, What};
@@ -409,14 +409,6 @@ fn verdict_key(
         "entered": entered,
     });
     hex(Sha256::digest(parts.to_string()).as_slice())
-}
-
-/// Bytes in hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// A hash of what checks run in: variables, level, walls, for each entry of PATH the

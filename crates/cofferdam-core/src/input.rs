@@ -18,9 +18,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use cofferdam_tree::{Fingerprint, hex};
+
 use crate::Error;
 use crate::error::IoContext;
-use crate::gate::hex;
 
 /// What begins a database of SQLite's (fileformat2.html, section 1.3).
 const SQLITE: &[u8] = b"SQLite format 3\0";
@@ -198,20 +199,12 @@ fn fingerprint_of_file(path: &Path) -> Result<String, Error> {
 
 /// The hash of a file's content; none when there is no such file.
 fn hash(path: &Path) -> Result<Option<String>, Error> {
-    let mut file = match std::fs::File::open(path) {
+    let file = match std::fs::File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other.at("read the input", path)?,
     };
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(Some(hex(&hash.finalize()))),
-            Ok(read) => hash.update(&buffer[..read]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error).at("read the input", path),
-        }
-    }
+    let fingerprint = Fingerprint::of(&file, &mut |_| true).at("read the input", path)?;
+    Ok(Some(fingerprint.sha256))
 }
 
 /// Names, types, modes, sizes, and the times of changes, which nobody can set.

@@ -20,7 +20,7 @@ use cofferdam_git::{GitError, Objects, Told, TreeId, lfs};
 use cofferdam_ledger::{
     Change as LedgerChange, Durability, NewPublication, PublicationState, State,
 };
-use cofferdam_tree::{BytePath, Lock};
+use cofferdam_tree::{BytePath, Lock, hex};
 
 use crate::admit::refuse_replaced;
 use crate::config::Config;
@@ -136,7 +136,7 @@ fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
 fn lock_name(repo: &str, name: &str) -> String {
     use sha2::Digest;
     let hash = sha2::Sha256::digest(name.as_bytes());
-    format!("{repo}-{}", gate::hex(&hash[..8]))
+    format!("{repo}-{}", hex(&hash[..8]))
 }
 
 /// The candidate, its checks, and what it does to their files; `None` when the task

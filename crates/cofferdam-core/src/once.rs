@@ -13,12 +13,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use cofferdam_ledger::{Key, Task};
-use cofferdam_tree::{Lock, LockError};
+use cofferdam_tree::{Lock, LockError, hex};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::control::Control;
-use crate::gate::hex;
 use crate::receipt::Receipt;
 use crate::reconcile::reconcile;
 use crate::report::{Event, Reporter};
@@ -63,7 +62,7 @@ pub(crate) fn complete(request: &mut Request, dir: &Path, repo: &str) {
     }
     let mut asked = serde_json::to_value(&*request).expect("a request serialises");
     if let Some(fields) = asked.as_object_mut() {
-        for is_no_matter in ["name", "keep", "key", "wait"] {
+        for is_no_matter in ["name", "keep", "key"] {
             fields.remove(is_no_matter);
         }
     }
@@ -86,7 +85,8 @@ pub(crate) fn outcome(
     control: &Control,
     reporter: &dyn Reporter,
 ) -> Result<Option<Receipt>, Error> {
-    let key = request.key.as_ref().map(|key| key.key.clone()).unwrap_or_default();
+    let Some(once) = &request.key else { return Ok(None) };
+    let key = once.key.clone();
     let dir = dam.task_dir(&first.id);
     if first.state.is_live() && dir.is_live()? {
         if !request.wait {
@@ -102,7 +102,7 @@ pub(crate) fn outcome(
     let Some(mut task) = dam.ledger.task(&first.id)? else { return Ok(None) };
     if task.state.is_live() {
         reconcile(dam)?;
-        match dam.ledger.key_holder(request.key.as_ref().expect("a key").as_ledger())? {
+        match dam.ledger.key_holder(once.as_ledger())? {
             Some(holder) if holder.id == task.id => task = holder,
             _ => return Ok(None),
         }

@@ -15,10 +15,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use cofferdam_tree::hex;
+
 use crate::admit::refuse_another;
 use crate::config::{Asks, Config, own_dir};
 use crate::error::IoContext;
-use crate::gate::hex;
 use crate::{Dam, Error};
 
 /// The version of the record.

@@ -25,16 +25,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cofferdam_failpoint::hit;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags, openat, unlinkat,
-};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::{Fingerprint, Recovered, Step, TargetError};
-
-/// How much is copied at once, in bytes.
-const BUFFER: usize = 256 << 10;
+use super::{Fingerprint, Recovered, Step, TargetError, copy};
 
 /// How often a file that is written meanwhile is read again.
 const TRIES: u32 = 5;
@@ -180,11 +175,11 @@ impl FileTarget {
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Fingerprint, TargetError> {
         hit("target:file:copy").step("copy the result beside", &self.path)?;
-        copy(content.file, made, go_on).step("copy the result beside", &self.path)?;
+        copy::content(content.file, made, go_on).step("copy the result beside", &self.path)?;
         hit("target:file:attributes").step("keep the attributes of", &self.path)?;
         let mode = match old {
             Some(old) => {
-                keep_attributes(&old.file, made).step("keep the attributes of", &self.path)?;
+                copy::attributes(&old.file, made).step("keep the attributes of", &self.path)?;
                 // Who trusted the old content with set-id bits did not see this one.
                 let kept = old.fingerprint.mode & 0o666;
                 if content.executable { kept | (kept & 0o444) >> 2 } else { kept }
@@ -316,109 +311,14 @@ fn of_stat(stat: &rustix::fs::Stat) -> (u64, i64, i64) {
     (stat.st_ino, stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or_default())
 }
 
-/// Copies a file: shares its blocks where that can be had, else copies what is not a
-/// hole.
-fn copy(from: &File, to: &File, go_on: &mut dyn FnMut(u64) -> bool) -> io::Result<()> {
-    if rustix::fs::ioctl_ficlone(to, from).is_ok() {
-        return Ok(());
-    }
-    let size = from.metadata()?.len();
-    let mut buffer = vec![0; BUFFER];
-    let mut at = 0;
-    while at < size {
-        let (begin, end) = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-            // A hole up to the end.
-            Err(Errno::NXIO) => break,
-            Ok(begin) => (begin, rustix::fs::seek(from, SeekFrom::Hole(begin)).unwrap_or(size)),
-            // No such question to this file system.
-            Err(_) => (at, size),
-        };
-        copy_range(from, to, begin..end, &mut buffer, go_on)?;
-        at = end;
-    }
-    to.set_len(size)
-}
-
-fn copy_range(
-    from: &File,
-    to: &File,
-    range: std::ops::Range<u64>,
-    buffer: &mut [u8],
-    go_on: &mut dyn FnMut(u64) -> bool,
-) -> io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    let mut at = range.start;
-    while at < range.end {
-        let left = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-        let most = left.min(buffer.len());
-        let read = match from.read_at(&mut buffer[..most], at) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            read => read?,
-        };
-        to.write_all_at(&buffer[..read], at)?;
-        at += read as u64;
-        if !go_on(read as u64) {
-            return Err(io::ErrorKind::Interrupted.into());
-        }
-    }
-    Ok(())
-}
-
-/// Gives `to` the owner and the extended attributes of `from`, access lists among them.
-fn keep_attributes(from: &File, to: &File) -> io::Result<()> {
-    let (old, new) = (from.metadata()?, to.metadata()?);
-    if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
-        std::os::unix::fs::fchown(to, Some(old.uid()), Some(old.gid()))?;
-    }
-    for name in attribute_names(from)? {
-        let value = match attribute(from, &name) {
-            Err(Errno::NODATA) => continue,
-            value => value?,
-        };
-        match rustix::fs::fsetxattr(to.as_fd(), &name, &value, XattrFlags::empty()) {
-            // What only the system sets, such as labels, it has set by its own rules.
-            Err(Errno::PERM | Errno::OPNOTSUPP) if !is_persons(&name) => {}
-            set => set?,
-        }
-    }
-    Ok(())
-}
-
-fn is_persons(name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
-    name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_")
-}
-
-fn attribute_names(file: &File) -> Result<Vec<OsString>, Errno> {
-    use std::os::unix::ffi::OsStringExt;
-    let mut list = vec![0; 4096];
-    loop {
-        match rustix::fs::flistxattr(file, &mut list) {
-            // More than 64 KiB there can't be (listxattr(2)).
-            Err(Errno::RANGE) if list.len() < 64 << 10 => list.resize(64 << 10, 0),
-            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            length => {
-                list.truncate(length?);
-                let names = list.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-                return Ok(names.map(|name| OsString::from_vec(name.to_vec())).collect());
-            }
-        }
-    }
-}
-
-fn attribute(file: &File, name: &OsStr) -> Result<Vec<u8>, Errno> {
-    let mut value = vec![0; 64 << 10];
-    let length = rustix::fs::fgetxattr(file, name, &mut value)?;
-    value.truncate(length);
-    Ok(value)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use rustix::fs::XattrFlags;
+
+    use super::copy::BUFFER;
     use super::*;
 
     struct Bed {
@@ -604,24 +504,6 @@ mod tests {
 
     fn libc_enoent() -> i32 {
         Errno::NOENT.raw_os_error()
-    }
-
-    #[test]
-    fn holes_stay_holes() {
-        let bed = Bed::new();
-        let file = File::create(bed.path("large")).expect("make");
-        file.set_len(1 << 32).expect("extend");
-        std::os::unix::fs::FileExt::write_all_at(&file, b"middle", 1 << 31).expect("write");
-        let file = File::open(bed.path("large")).expect("open");
-        let to = File::create(bed.path("copy")).expect("make");
-        copy(&file, &to, &mut |_| true).expect("copy");
-        let meta = bed.path("copy").metadata().expect("stat");
-        assert_eq!(meta.len(), 1 << 32);
-        assert!(meta.blocks() < 2048, "{} blocks", meta.blocks());
-        let mut read = [0; 8];
-        let copied = File::open(bed.path("copy")).expect("open");
-        std::os::unix::fs::FileExt::read_exact_at(&copied, &mut read, (1 << 31) - 1).expect("read");
-        assert_eq!(&read, b"\0middle\0");
     }
 
     #[test]

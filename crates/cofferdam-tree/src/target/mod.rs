@@ -12,11 +12,12 @@
 //!
 //! Nothing here takes a lock: who publishes holds one for the target.
 
+mod copy;
 pub mod file;
 mod fingerprint;
 
 pub use file::FileTarget;
-pub use fingerprint::Fingerprint;
+pub use fingerprint::{Fingerprint, hex};
 
 use std::io;
 use std::path::{Path, PathBuf};
