@@ -4,10 +4,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::remote::RemoteBranch;
-use cofferdam_git::{Discovered, FoundIn, Objects, Oid, PersonConfig, Repository, Started, gitdir};
+use cofferdam_git::{Discovered, FoundIn, Objects, Oid, PersonConfig, Repository, gitdir};
 use cofferdam_ledger::{Claim, NewTask, Task, TaskId, TaskName};
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
+use cofferdam_tree::Lock;
 
 use crate::config::{Asks, Config, FILE, expanded};
 use crate::context::Place;
@@ -17,16 +18,18 @@ use crate::facts::Facts;
 use crate::input::Input;
 use crate::job::{Job, claim};
 use crate::limits::{LANDLOCK, tighter};
+use crate::repo::Repo;
 use crate::report::{Event, Reporter};
 use crate::request::{Into, Request};
+use crate::source::Source;
 use crate::supervise::LOG_CAP;
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, land, trust};
+use crate::{Dam, Error, TaskDir, boundary, land, trust};
 
 /// What came of an admission.
-pub(crate) enum Admitted<'a> {
-    /// The job, and the refs being listed meanwhile.
-    Own(Box<Job<'a>>, Started),
+pub(crate) enum Admitted<'a, S: Source> {
+    /// The job, and what was begun for it.
+    Own(Box<Job<'a, S>>, S::Begun),
     /// Another task is first for the request's key.
     Earlier(Task),
 }
@@ -39,7 +42,7 @@ pub(crate) fn admit<'a>(
     mut request: Request,
     control: Control,
     reporter: &'a dyn Reporter,
-) -> Result<Admitted<'a>, Error> {
+) -> Result<Admitted<'a, Repo>, Error> {
     refuse_another(&found.repo, dir)?;
     let config = std::mem::take(&mut found.config);
     need_identity(&config)?;
@@ -101,12 +104,7 @@ pub(crate) fn admit<'a>(
         let message = format!("`cofferdam.toml` asks for level `{level}` at least");
         return Err(Error::usage(message, None));
     }
-    request.timeout = request.timeout.or(asked.timeout);
-    let boundary = boundary::of_level(request.level);
-    let usual = request.limits.or(dam.own.limits).or(boundary.limits());
-    request.limits = tighter(usual, asked.limits);
-    let usual = request.output.or(dam.own.output).unwrap_or(LOG_CAP);
-    request.output = Some(asked.output.map_or(usual, |output| output.min(usual)));
+    limit(dam, &mut request, &asked);
     let top = found.repo.worktree.as_deref().unwrap_or(&found.repo.common_dir);
     give(&dam.own.asks, &mut request, top, reporter)?;
     if trust::is_trusted(&found.repo, &asked.asks)? {
@@ -117,6 +115,7 @@ pub(crate) fn admit<'a>(
     if request.network_is_default && (asked.offline || dam.own.offline) {
         request.network = Network::None;
     }
+    let boundary = boundary::of_level(request.level);
     boundary.admit(&request)?;
     if request.require.iter().any(|wanted| wanted == LANDLOCK)
         && (landlock_abi() == 0 || request.wall == Wall::Nested)
@@ -146,8 +145,6 @@ pub(crate) fn admit<'a>(
         place.check_input(input)?;
     }
 
-    let task_dir = dam.task_dir(&id);
-    let lock = claim(&task_dir)?;
     let facts = Facts {
         repo_dir: Some(place.top.clone()),
         target: Some(target),
@@ -160,10 +157,74 @@ pub(crate) fn admit<'a>(
         isolation: Some(boundary.isolation(&request, &place)),
         ..Facts::default()
     };
+    let source = Repo { repo: found.repo, config, store, excludes, pin: None };
+    let key = source.repo.key();
+    Ok(match reserve(dam, request, (id, name), facts, &key)? {
+        Reserved::Earlier(task) => Admitted::Earlier(task),
+        Reserved::Own(own) => {
+            Admitted::Own(Box::new(own.into_job(dam, source, place, control, reporter)), refs)
+        }
+    })
+}
+
+/// What came of a reservation.
+pub(crate) enum Reserved {
+    /// A task of the caller's.
+    Own(Box<Own>),
+    /// Another task is first for the request's key.
+    Earlier(Task),
+}
+
+/// A task that was just recorded, and its lock.
+pub(crate) struct Own {
+    request: Request,
+    task: Task,
+    facts: Facts,
+    dir: TaskDir,
+    lock: Lock,
+}
+
+impl Own {
+    pub(crate) fn into_job<'a, S>(
+        self,
+        dam: &'a mut Dam,
+        source: S,
+        place: Place,
+        control: Control,
+        reporter: &'a dyn Reporter,
+    ) -> Job<'a, S> {
+        Job {
+            dam,
+            source,
+            ids: place.person.ids,
+            place,
+            request: self.request,
+            id: self.task.id,
+            name: self.task.name,
+            dir: self.dir,
+            state: self.task.state,
+            facts: self.facts,
+            reporter,
+            control,
+            lock: self.lock,
+        }
+    }
+}
+
+/// Makes a task's directory and records the task, once for its key.
+pub(crate) fn reserve(
+    dam: &mut Dam,
+    request: Request,
+    (id, name): (TaskId, TaskName),
+    facts: Facts,
+    repo: &str,
+) -> Result<Reserved, Error> {
+    let task_dir = dam.task_dir(&id);
+    let lock = claim(&task_dir)?;
     let new = NewTask {
-        id: id.clone(),
-        name: name.clone(),
-        repo: found.repo.key(),
+        id,
+        name,
+        repo: repo.to_owned(),
         spec: serde_json::to_value(&request).expect("a request serialises"),
         facts: facts.to_value(),
     };
@@ -177,30 +238,21 @@ pub(crate) fn admit<'a>(
             drop(lock);
             std::fs::remove_dir_all(task_dir.path()).at("remove", task_dir.path())?;
             return match not_ours? {
-                Claim::Own(task) | Claim::Earlier(task) => Ok(Admitted::Earlier(task)),
+                Claim::Own(task) | Claim::Earlier(task) => Ok(Reserved::Earlier(task)),
             };
         }
     };
-    let job = Job {
-        dam,
-        repo: found.repo,
-        config,
-        store,
-        place,
-        ids,
-        excludes,
-        request,
-        id,
-        name,
-        dir: task_dir,
-        state: task.state,
-        facts,
-        reporter,
-        control,
-        lock,
-        pin: None,
-    };
-    Ok(Admitted::Own(Box::new(job), refs))
+    Ok(Reserved::Own(Box::new(Own { request, task, facts, dir: task_dir, lock })))
+}
+
+/// Gives a request the limits that hold for it, where `asked` is what its repository says.
+pub(crate) fn limit(dam: &Dam, request: &mut Request, asked: &Config) {
+    request.timeout = request.timeout.or(asked.timeout);
+    let usual = boundary::of_level(request.level).limits();
+    let usual = request.limits.or(dam.own.limits).or(usual);
+    request.limits = tighter(usual, asked.limits);
+    let usual = request.output.or(dam.own.output).unwrap_or(LOG_CAP);
+    request.output = Some(asked.output.map_or(usual, |output| output.min(usual)));
 }
 
 /// What a repository asks for and does not get, in words.
@@ -220,7 +272,7 @@ fn not_given(asks: &Asks, into: &Into) -> String {
 
 /// Gives a task what a configuration asks for, as far as there is any; what the command
 /// line says about the same comes first.
-fn give(
+pub(crate) fn give(
     asks: &Asks,
     request: &mut Request,
     top: &Path,
@@ -228,7 +280,7 @@ fn give(
 ) -> Result<(), Error> {
     for text in &asks.inputs {
         let path = expanded(text).unwrap_or_default();
-        let input = Input::parse(&path, Path::new("/"), "task.inputs")?;
+        let input = Input::parse(&path, Path::new("/"), "task.inputs", None)?;
         if request.inputs.iter().all(|known| known.dest != input.dest) {
             request.inputs.push(input);
         }
@@ -300,7 +352,7 @@ pub(crate) fn need_identity(config: &PersonConfig) -> Result<(), Error> {
     ))
 }
 
-fn fresh_id() -> Result<TaskId, Error> {
+pub(crate) fn fresh_id() -> Result<TaskId, Error> {
     const ALPHABET: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes).map_err(|error| Error::Internal(error.to_string()))?;
@@ -311,7 +363,7 @@ fn fresh_id() -> Result<TaskId, Error> {
     TaskId::parse(&text).map_err(|error| Error::Internal(error.to_string()))
 }
 
-fn default_name(request: &Request, id: &TaskId) -> TaskName {
+pub(crate) fn default_name(request: &Request, id: &TaskId) -> TaskName {
     let program = request.argv.first().map(OsStr::new).unwrap_or_default();
     let stem = Path::new(program).file_stem().unwrap_or(program).to_string_lossy().into_owned();
     let short: String = stem.chars().take(24).collect();

@@ -17,7 +17,6 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 
 use cofferdam_git::gitdir::TaskGit;
-use cofferdam_git::layer::LayerStack;
 use cofferdam_git::modules::Module;
 use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
 use cofferdam_sandbox::view::{Person, SYSTEM_DIRS};
@@ -31,6 +30,10 @@ use crate::input::{Input, InputReport, Kind};
 use crate::tools::{INPUT, ToolDir, Tools};
 use crate::{Dam, Error};
 
+/// Where a context that is about no repository has its files: nothing else of the host's
+/// or of a person's is ever there, wherever the caller is.
+pub const FILES_INSIDE: &str = "/run/dam/work";
+
 /// A context on disk.
 #[derive(Debug, Clone)]
 pub struct Context {
@@ -38,8 +41,8 @@ pub struct Context {
     pub dir: PathBuf,
     /// Holds the layer store and the tasks: relative names are relative to this.
     pub base: PathBuf,
-    /// The layers below.
-    pub stack: LayerStack,
+    /// What lies below, topmost first, relative to [`Context::base`].
+    pub lower: Vec<String>,
     /// As whom it runs.
     pub ids: Ids,
     /// Whether the repository is read-only inside.
@@ -66,6 +69,9 @@ pub struct Place {
     /// Files that are its inputs: the copy, relative to [`Context::base`], and where it
     /// appears.
     pub files: Vec<(PathBuf, PathBuf)>,
+    /// Files that its command is to make: absolute paths inside. An input at the place of
+    /// one is a copy that can be written.
+    pub outputs: Vec<PathBuf>,
     /// What stays out of sight where a granted directory holds it: the state
     /// directory, and the repository that a linked worktree belongs to.
     pub hidden: Vec<PathBuf>,
@@ -128,7 +134,43 @@ impl Place {
         tools.check()?;
         let identity = config.identity();
         let lfs = Some(store.lfs.storage().join("objects")).filter(|dir| dir.is_dir());
-        Ok(Place { top, objects, modules, lfs, person, identity, tools, files: Vec::new(), hidden })
+        Ok(Place { objects, modules, lfs, identity, ..Place::of(top, person, tools, hidden) })
+    }
+
+    /// The place of a context that is about no repository.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] without a home directory.
+    pub fn of_files(dam: &Dam, ids: Ids) -> Result<Place, Error> {
+        let mut person =
+            Person::of_caller(ids).map_err(|error| Error::usage(error.to_string(), "set HOME"))?;
+        if person.home == Path::new("/") {
+            person.home = "/home/dam".into();
+        }
+        let hidden = vec![dam.dir().to_owned()];
+        let tools = Tools::find(&person.home, |name| std::env::var_os(name), &hidden);
+        tools.check()?;
+        Ok(Place::of(FILES_INSIDE.into(), person, tools, hidden))
+    }
+
+    fn of(top: PathBuf, person: Person, tools: Tools, hidden: Vec<PathBuf>) -> Place {
+        Place {
+            top,
+            objects: Vec::new(),
+            modules: Vec::new(),
+            lfs: None,
+            person,
+            identity: None,
+            tools,
+            files: Vec::new(),
+            outputs: Vec::new(),
+            hidden,
+        }
+    }
+
+    /// Whether an input can lie below the top: where nothing else is.
+    fn is_of_files(&self) -> bool {
+        self.top == Path::new(FILES_INSIDE)
     }
 
     /// Refuses an input that would show what has to stay apart, or lies where nothing
@@ -151,6 +193,9 @@ impl Place {
         }
         if apart().any(|path| input.source.starts_with(path)) {
             return refuse("it lies in the repository or the state directory; see `--carry`");
+        }
+        if self.is_of_files() && input.dest.starts_with(&self.top) && input.dest != self.top {
+            return Ok(());
         }
         if apart().any(|path| overlap(&input.dest, path)) {
             return refuse("its place inside is the repository's or the state directory's");
@@ -179,6 +224,7 @@ impl Place {
                     hidden: Vec::new(),
                     state: Vec::new(),
                 }),
+                _ if self.outputs.contains(&input.dest) => {}
                 _ => self.files.push((dir.join(number.to_string()), input.dest.clone())),
             }
         }
@@ -266,22 +312,35 @@ impl Context {
     pub fn create(
         dam: &Dam,
         dir: PathBuf,
-        stack: LayerStack,
+        lower: Vec<String>,
         ids: Ids,
         read_only: bool,
         homes: &[ToolDir],
     ) -> Result<Context, Error> {
-        let context = Context { dir, base: dam.contexts_dir(), stack, ids, read_only };
+        let context = Context { dir, base: dam.contexts_dir(), lower, ids, read_only };
         if !context.dir.is_dir() {
             std::fs::create_dir_all(&context.dir).at("make", &context.dir)?;
         }
-        for name in ["upper", "work", "home", "tmp", "out", "upper/.git"] {
-            let path = context.dir.join(name);
-            std::fs::create_dir(&path).at("make", &path)?;
-            context.give(&path)?;
+        for name in ["upper", "work", "home", "tmp", "out"] {
+            context.make_dir(name)?;
         }
         context.make_homes(homes)?;
         Ok(context)
+    }
+
+    /// Makes a directory of the task's.
+    fn make_dir(&self, name: &str) -> Result<(), Error> {
+        let path = self.dir.join(name);
+        std::fs::create_dir(&path).at("make", &path)?;
+        self.give(&path)
+    }
+
+    /// Makes the private `.git`, empty.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn make_git(&self) -> Result<(), Error> {
+        self.make_dir("upper/.git")
     }
 
     /// Makes the directories of those tool homes that have none yet.
@@ -304,8 +363,24 @@ impl Context {
         Ok(())
     }
 
+    /// Makes the directories of the task's that lead from `top`, which is there, to `path`.
+    pub(crate) fn make_dirs_above(&self, top: &Path, path: &Path) -> Result<(), Error> {
+        let mut at = top.to_owned();
+        for part in path.parent().into_iter().flat_map(Path::components) {
+            at.push(part);
+            match std::fs::create_dir(&at) {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => {
+                    made.at("make", &at)?;
+                    self.give(&at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Hands a path of ours to the task's user.
-    fn give(&self, path: &Path) -> Result<(), Error> {
+    pub(crate) fn give(&self, path: &Path) -> Result<(), Error> {
         if self.ids.switch {
             chown(path, Some(self.ids.uid), Some(self.ids.gid)).at("hand over", path)?;
         }
@@ -451,7 +526,7 @@ impl Context {
     /// What the layers hold at a path.
     fn kind_in_base(&self, path: &Path) -> Option<std::fs::FileType> {
         use std::os::unix::fs::FileTypeExt;
-        let mut found = self.stack.lower().into_iter().filter_map(|lower| {
+        let mut found = self.lower.iter().filter_map(|lower| {
             Some(self.base.join(lower).join(path).symlink_metadata().ok()?.file_type())
         });
         // A whiteout on top: it is gone.
@@ -502,7 +577,7 @@ impl Context {
 
     /// The layers without and with the upper, topmost first.
     pub(crate) fn lowers(&self) -> (Vec<String>, String) {
-        (self.stack.lower(), self.relative("upper"))
+        (self.lower.clone(), self.relative("upper"))
     }
 
     /// Whether the upper holds nothing but the private `.git`, without an index or refs

@@ -141,8 +141,8 @@ impl Where {
 
 /// What the failure of a command in `context` leaves to be said; nothing when it
 /// did not fail by itself. One that ended well and changed nothing counts as well.
-pub(crate) fn failure(
-    job: &Job<'_>,
+pub(crate) fn failure<S>(
+    job: &Job<'_, S>,
     context: &Context,
     role: Role,
     plan: &Plan<'_>,

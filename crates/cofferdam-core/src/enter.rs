@@ -9,8 +9,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use cofferdam_git::harvest::ChangeSet;
-use cofferdam_ledger::{Durability, State};
+use cofferdam_ledger::{Durability, State, Task};
 
 use crate::context::{Context, What};
 use crate::control::Control;
@@ -18,9 +17,10 @@ use crate::facts::Facts;
 use crate::job::{Job, reopen};
 use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
+use crate::source::{Source, of_source};
 use crate::supervise::{self, Ended, Plan, Terminal};
-use crate::task::{end_with, message, start, to_go_on_with, told, wrong_state};
-use crate::{Dam, Error, boundary, harvest, settle};
+use crate::task::{end_with, start, to_go_on_with, told, wrong_state};
+use crate::{Dam, Error, boundary, settle};
 
 /// What a person does in a context.
 pub struct Visit<'a> {
@@ -48,15 +48,25 @@ pub fn enter(
 ) -> Result<(Ended, Receipt), Error> {
     settle::housekeeping(dam)?;
     let task = to_go_on_with(dam, name)?;
-    let mut job = reopen(dam, task, control, reporter)?;
+    of_source!(&task, enter_of(dam, &task, visit, control, reporter))
+}
+
+fn enter_of<S: Source>(
+    dam: &mut Dam,
+    task: &Task,
+    visit: Visit<'_>,
+    control: Control,
+    reporter: &dyn Reporter,
+) -> Result<(Ended, Receipt), Error> {
+    let mut job = reopen::<S>(dam, task, control, reporter)?;
     // Below the lock: somebody may have been faster.
     let task = job.record()?;
     let Some(context) = job.context()? else {
         return Err(wrong_state(&task, "nothing of its context is left"));
     };
-    if job.facts.change.is_none() {
+    if !job.facts.has_result() {
         // To be compared with. What can't be read now can't be read then.
-        let _ = settle::harvest_again(&mut job);
+        let _ = S::result(&mut job, &context);
     }
     let before = (task.state, task.reason.unwrap_or_default(), job.facts.clone());
     let done = visited(&mut job, &context, visit, before.clone());
@@ -75,23 +85,14 @@ pub fn enter(
     Ok((ended, Receipt::of(&task)?))
 }
 
-fn take_out(job: &mut Job<'_>, context: &Context) -> Result<Option<ChangeSet>, Error> {
-    if job.facts.message.is_none() {
-        job.facts.message = Some(message(job, context));
-    }
-    let text = job.commit_text()?;
-    let collected = harvest::take(job, context, &text)?;
-    job.tell_left_out(collected.left_out);
-    Ok(collected.change)
-}
-
 /// Brings a task to an end whose visitor's supervisor died. Whether it can be: when
 /// there is nothing to be verified, it is as any task whose supervisor died.
-pub(crate) fn pick_up(job: &mut Job<'_>) -> Result<bool, Error> {
+pub(crate) fn pick_up<S: Source>(job: &mut Job<'_, S>) -> Result<bool, Error> {
     job.facts.visited = false;
     let Some(context) = job.context()? else { return Ok(false) };
-    let Some(change) = take_out(job, &context)? else { return Ok(false) };
-    job.facts.set_change(change);
+    if !S::result(job, &context)? {
+        return Ok(false);
+    }
     if job.state == State::Running {
         job.advance(State::Harvesting, None)?;
     }
@@ -103,8 +104,8 @@ pub(crate) fn pick_up(job: &mut Job<'_>) -> Result<bool, Error> {
 }
 
 /// Nothing has run: the task is what it was.
-fn nobody_was_in(
-    job: &mut Job<'_>,
+fn nobody_was_in<S>(
+    job: &mut Job<'_, S>,
     (state, reason, facts): (State, String, Facts),
 ) -> Result<(), Error> {
     if job.state == State::Running {
@@ -116,8 +117,8 @@ fn nobody_was_in(
     Ok(())
 }
 
-fn visited(
-    job: &mut Job<'_>,
+fn visited<S: Source>(
+    job: &mut Job<'_, S>,
     context: &Context,
     visit: Visit<'_>,
     (state, reason, facts): (State, String, Facts),
@@ -164,19 +165,18 @@ fn visited(
     }
     job.facts.visited = false;
     job.advance(State::Harvesting, None)?;
-    let change = if job.request.read_only { None } else { take_out(job, context)? };
-    let as_before = change.as_ref().map(|change| &change.tree) == facts.change_tree.as_ref();
+    let some = !job.request.read_only && S::result(job, context)?;
+    job.tell_left_out(job.facts.left_out.clone());
+    let as_before = job.facts.same_result(&facts);
     if as_before && state != State::Ready {
         job.facts = Facts { entered: job.facts.entered, ..facts };
         job.end(state, &reason)?;
         return Ok(run.ended);
     }
-    match change {
-        None => job.end(State::Empty, "nothing is changed any more since somebody was in it")?,
-        Some(change) => {
-            job.facts.set_change(change);
-            job.end(State::Ready, "somebody was in its context: it has to be verified anew")?;
-        }
+    if some {
+        job.end(State::Ready, "somebody was in its context: it has to be verified anew")?;
+    } else {
+        job.end(State::Empty, "nothing is changed any more since somebody was in it")?;
     }
     Ok(run.ended)
 }

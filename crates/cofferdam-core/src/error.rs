@@ -7,6 +7,7 @@ use cofferdam_ledger::{LedgerError, State, TaskName};
 use cofferdam_sandbox::SandboxError;
 use cofferdam_sandbox::limits::Rung;
 use cofferdam_tree::LockError;
+use cofferdam_tree::target::TargetError;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -157,6 +158,9 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// A file that a task is to make or replace.
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// A configuration.
     #[error("{file}: {message}")]
     Config {
@@ -242,6 +246,9 @@ impl Error {
             Error::Ledger(error) if error.is_read_only() => ExitCode::Isolation,
             Error::Lock(_) if self.is_denied() => ExitCode::Isolation,
             Error::Git(error) if error.is_denied() => ExitCode::Isolation,
+            Error::Target(TargetError::Unsuitable { .. }) => ExitCode::Usage,
+            Error::Target(TargetError::Drifted { .. }) => ExitCode::Conflict,
+            Error::Target(_) if self.is_denied() || self.is_missing() => ExitCode::Usage,
             Error::Isolation(_)
             | Error::StateDir { .. }
             | Error::LevelNotAvailable { .. }
@@ -265,6 +272,14 @@ impl Error {
                 })
             }),
         }
+    }
+
+    /// Whether what was to be there is not.
+    fn is_missing(&self) -> bool {
+        causes(self).any(|cause| {
+            let error = cause.downcast_ref::<std::io::Error>();
+            error.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        })
     }
 
     /// Whether a disk is full, or has no more files to give, or a quota is used up.

@@ -11,12 +11,13 @@ use cofferdam_git::lfs::Pointer;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::Task;
 use cofferdam_sandbox::Ids;
-use cofferdam_tree::TextOrBytes;
+use cofferdam_tree::{Fingerprint, TextOrBytes};
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 
 use crate::Error;
 use crate::diagnose::Diagnosis;
+use crate::files::OutputFact;
 use crate::input::InputReport;
 use crate::receipt::{CheckReport, Isolation};
 use crate::target::TargetRef;
@@ -95,6 +96,9 @@ pub struct Facts {
     /// Content of its files that Git LFS has to keep.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lfs: Vec<Pointer>,
+    /// What it is to make outside of any repository, and what became of that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<OutputFact>,
     /// The commit message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -132,6 +136,28 @@ pub struct ChangeCounts {
 }
 
 impl Facts {
+    /// What is to be changed, in words.
+    pub(crate) fn target_text(&self) -> Option<String> {
+        if let Some(target) = &self.target {
+            return Some(target.to_string());
+        }
+        let places = self.outputs.iter().map(|output| output.place.display().to_string());
+        Some(places.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
+    }
+
+    /// Whether there is a result that could land.
+    pub(crate) fn has_result(&self) -> bool {
+        self.change.is_some() || self.outputs.iter().any(|output| output.result.is_some())
+    }
+
+    /// Whether the result is the same as that of `other`.
+    pub(crate) fn same_result(&self, other: &Facts) -> bool {
+        let results = |facts: &Facts| -> Vec<Option<Fingerprint>> {
+            facts.outputs.iter().map(|output| output.result.clone()).collect()
+        };
+        self.change_tree == other.change_tree && results(self) == results(other)
+    }
+
     /// Takes in a change set.
     pub(crate) fn set_change(&mut self, change: ChangeSet) {
         let cofferdam_git::harvest::ChangeCounts { added, modified, deleted } = change.counts;
@@ -148,6 +174,7 @@ impl Facts {
         (self.change, self.change_tree, self.counts) = (None, None, None);
         (self.paths, self.left_out) = (Vec::new(), Vec::new());
         self.lfs = Vec::new();
+        self.outputs.iter_mut().for_each(|output| output.result = None);
         (self.message, self.landed_on) = (None, None);
         self.diagnosis.clear();
         self.checks.clear();

@@ -15,14 +15,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cofferdam_git::gitdir;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::{Durability, Outcome, VerdictRow, now_ms};
 use cofferdam_sandbox::{Network, Wall};
 use cofferdam_tree::hex;
 use sha2::{Digest, Sha256};
 
-use crate::context::{Context, Place, Told, What};
+use crate::context::{Place, Told, What};
 use crate::diagnose::Role;
 use crate::error::IoContext;
 use crate::input::InputReport;
@@ -32,6 +31,7 @@ use crate::log::read_tail;
 use crate::receipt::CheckReport;
 use crate::report::{Event, Meter};
 use crate::request::{Check, Level, Request};
+use crate::source::Source;
 use crate::supervise::{self, Ended, Plan};
 use crate::{Error, boundary, diagnose, disk, limits, read_log};
 
@@ -63,29 +63,22 @@ pub enum Judgement {
     Interrupted,
 }
 
-/// Runs the checks on a candidate, one after the other, up to the first that
-/// does not pass. What they said is in the job's facts.
+/// Runs the checks on a change set's candidate, with the target's files that decide
+/// what they say, and if these are to change, with the changed ones as well.
 ///
 /// # Errors
-/// When a context can't be made; that is not the candidate's fault.
+/// As [`judge_all`].
 pub(crate) fn judge(
     job: &mut Job<'_>,
     candidate: &Candidate,
     files: &JudgeFiles,
     checks: &[Check],
 ) -> Result<Judgement, Error> {
-    job.facts.checks.clear();
-    job.facts.diagnosis.clear();
-    let Request { level, wall, .. } = job.request;
-    let environment = match checks {
-        [] => String::new(),
-        _ => {
-            let environment = environment(&job.place, level, wall, &job.facts.inputs);
-            environment + &job.store.conversion_key()
-        }
-    };
+    let conversions = job.source.store.conversion_key();
+    let environment = begin(job, checks, &conversions);
     let first = files.pinned.as_ref().unwrap_or(candidate);
-    let judgement = judge_one(job, candidate, first, checks, &environment)?;
+    let judgement =
+        judge_on(job, candidate, (first, files.pinned.is_some()), checks, &environment)?;
     if judgement != Judgement::Passed || files.told.is_empty() {
         return Ok(judgement);
     }
@@ -97,26 +90,50 @@ pub(crate) fn judge(
         )));
     }
     match files.pinned {
-        Some(_) => judge_one(job, candidate, candidate, checks, &environment),
+        Some(_) => judge_on(job, candidate, (candidate, false), checks, &environment),
         None => Ok(Judgement::Passed),
     }
 }
 
-/// As [`judge`], in contexts on `run_on`, which differs from the candidate in its
-/// pinned files.
-fn judge_one(
-    job: &mut Job<'_>,
-    candidate: &Candidate,
-    run_on: &Candidate,
+/// Runs the checks on a candidate, one after the other, up to the first that
+/// does not pass. What they said is in the job's facts.
+///
+/// # Errors
+/// When a context can't be made; that is not the candidate's fault.
+pub(crate) fn judge_all<S: Source>(
+    job: &mut Job<'_, S>,
+    candidate: &S::Candidate,
+    checks: &[Check],
+) -> Result<Judgement, Error> {
+    let environment = begin(job, checks, "");
+    judge_on(job, candidate, (candidate, false), checks, &environment)
+}
+
+/// Forgets what was said before. Gives what the checks will run in.
+fn begin<S>(job: &mut Job<'_, S>, checks: &[Check], more: &str) -> String {
+    job.facts.checks.clear();
+    job.facts.diagnosis.clear();
+    let Request { level, wall, .. } = job.request;
+    match checks {
+        [] => String::new(),
+        _ => environment(&job.place, level, wall, &job.facts.inputs) + more,
+    }
+}
+
+/// As [`judge_all`], in contexts on `run_on`, which differs from the candidate in its
+/// pinned files, if it does.
+fn judge_on<S: Source>(
+    job: &mut Job<'_, S>,
+    candidate: &S::Candidate,
+    (run_on, pinned): (&S::Candidate, bool),
     checks: &[Check],
     environment: &str,
 ) -> Result<Judgement, Error> {
-    let text = job.commit_text()?;
-    let said = [text.name, text.mail, text.message];
+    let seen = S::seen(job, run_on, false)?;
     for check in checks {
         // Its place in the receipt: when all run a second time, they go on counting.
         let number = job.facts.checks.len();
-        let key = verdict_key(run_on, &said, check, environment, job.facts.entered);
+        let key = verdict_key(seen.clone(), check, environment, job.facts.entered);
         let mut report = match job.dam.ledger.verdict(&key)? {
             Some(row) if row.outcome.passed() => cached(check, &row, key),
             _ => match run_check(job, run_on, On::Candidate, check, number, key)? {
@@ -126,15 +143,15 @@ fn judge_one(
         };
         let outcome = Outcome::parse(&report.outcome);
         if matches!(outcome, Some(Outcome::Failed | Outcome::TimedOut)) {
-            match fails_on_the_tip(job, &candidate.tip, check, number, environment)? {
+            match fails_without(job, candidate, check, number, environment)? {
                 None => return Ok(Judgement::Interrupted),
                 Some(true) => report.outcome = Outcome::BaselineBroken.to_string(),
                 Some(false) => {}
             }
         }
         // Of what lands, whatever pinned files it ran with.
-        report.tree = candidate.tree.to_string();
-        report.pinned = run_on != candidate;
+        report.tree = S::tree(candidate);
+        report.pinned = pinned;
         job.facts.checks.push(report.clone());
         job.reporter.report(Event::Check(report.clone()));
         match Outcome::parse(&report.outcome) {
@@ -146,7 +163,7 @@ fn judge_one(
                 return Ok(Judgement::NoVerdict(format!(
                     "check `{}` fails on `{}` itself, so it says nothing about the change",
                     check.name,
-                    job.target()
+                    job.facts.target_text().unwrap_or_default()
                 )));
             }
             Some(Outcome::TimedOut) => {
@@ -168,7 +185,7 @@ fn judge_one(
 enum On {
     /// What would land: a person hears what it said.
     Candidate,
-    /// The target's tip, to tell whose fault a failure is.
+    /// The target as it is, to tell whose fault a failure is.
     Tip,
 }
 
@@ -186,18 +203,17 @@ fn cached(check: &Check, row: &VerdictRow, key: String) -> CheckReport {
     }
 }
 
-/// Whether a check that failed fails on the target's tip as well: then nobody is to
+/// Whether a check that failed fails on the target as it is, too: then nobody is to
 /// blame. `None` when a person ended it.
-fn fails_on_the_tip(
-    job: &mut Job<'_>,
-    tip: &CommitId,
+fn fails_without<S: Source>(
+    job: &mut Job<'_, S>,
+    candidate: &S::Candidate,
     check: &Check,
     number: usize,
     environment: &str,
 ) -> Result<Option<bool>, Error> {
-    let tree = job.store.tree_of(tip)?;
-    let tip = Candidate { tip: tip.clone(), commit: tip.clone(), tree };
-    let key = verdict_key(&tip, &[], check, environment, 0);
+    let Some(tip) = S::without(job, candidate)? else { return Ok(Some(false)) };
+    let key = verdict_key(S::seen(job, &tip, true)?, check, environment, 0);
     let outcome = match job.dam.ledger.verdict(&key)? {
         // One that could not be run can be the next time.
         Some(row) if row.outcome != Outcome::Error => row.outcome,
@@ -211,9 +227,9 @@ fn fails_on_the_tip(
 
 /// Runs one check to its verdict, again when it may fail by chance; `None` when a
 /// person ended it.
-fn run_check(
-    job: &mut Job<'_>,
-    candidate: &Candidate,
+fn run_check<S: Source>(
+    job: &mut Job<'_, S>,
+    candidate: &S::Candidate,
     run_on: On,
     check: &Check,
     number: usize,
@@ -234,7 +250,7 @@ fn run_check(
     let took_ms = millis(begun.elapsed());
     let row = VerdictRow {
         key: key.clone(),
-        tree: candidate.tree.to_string(),
+        tree: S::tree(candidate),
         check: check.name.clone(),
         outcome,
         task: job.id.clone(),
@@ -249,9 +265,9 @@ fn run_check(
 
 /// Runs one check once in a fresh context, and how long it took until its command
 /// could start; `None` when a person ended it.
-fn run_once(
-    job: &mut Job<'_>,
-    candidate: &Candidate,
+fn run_once<S: Source>(
+    job: &mut Job<'_, S>,
+    candidate: &S::Candidate,
     run_on: On,
     check: &Check,
     number: usize,
@@ -263,25 +279,12 @@ fn run_once(
     let name = format!("{}-check", job.id);
     let (most, required) = (&job.request.limits, &job.request.require);
     let limits = limits::apply(&starter, &job.dir, &name, most, required)?;
-    let refs = gitdir::list_refs(&job.repo)?;
-    let base = job.stack()?.clone();
-    let modules = job.dam.modules(&job.repo, &job.store, &candidate.tree)?;
-    let maker = job.maker(&modules);
-    job.dam.pass_collection()?;
-    let reporter = job.reporter;
-    let mut meter = Meter::begin(reporter, "making the files of the check");
-    let mut progress = |done, all| meter.at(done, all);
-    let stack = boundary.layers(&maker, &candidate.tree, Some(&base), &mut progress)?;
     let dir = job.dir.checks().join(number.to_string());
     if dir.exists() {
         job.dam.trash.take(&job.dir.checks(), number.to_string()).at("clear", &dir)?;
     }
-    let context = Context::create(job.dam, dir, stack, job.ids, false, boundary.homes(&job.place))?;
-    boundary.fill(&maker, &context, &mut progress)?;
-    let refs = gitdir::listed_refs(refs)?;
-    let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
-    job.write_git(&context, &candidate.commit, &refs, &modules)?;
-    context.lend_objects(&job.store, &candidate.commit, &have)?;
+    let context = S::check_context(job, candidate, dir)?;
+    let reporter = job.reporter;
     let told = Told {
         task: job.id.to_string(),
         attempt: job.facts.attempt,
@@ -292,7 +295,7 @@ fn run_once(
             "name": job.name,
             "role": "check",
             "check": check.name,
-            "base": candidate.tip,
+            "base": S::base(candidate),
             "level": job.request.level,
             "top": boundary.top(&context, &job.place).display().to_string(),
             "network": boundary.network(Network::None),
@@ -358,7 +361,7 @@ fn run_once(
 
 /// What is told to the next attempt: why this one was rejected, and what the check
 /// that said so printed last.
-pub(crate) fn feedback(job: &Job<'_>, why: &str) -> Result<Vec<u8>, Error> {
+pub(crate) fn feedback<S>(job: &Job<'_, S>, why: &str) -> Result<Vec<u8>, Error> {
     const MOST: u64 = 64 << 10;
     let mut text = format!("{why}\n").into_bytes();
     if let Some((number, check)) =
@@ -388,26 +391,23 @@ fn tail(log: &std::path::Path) -> Result<String, Error> {
     Ok(Vec::from(lines).join("\n"))
 }
 
-/// The hash under which a verdict is found: of all that a check can see. HEAD is
-/// the candidate's commit, so what that says counts (its time aside), and so does
-/// the tip it lies on. A person in the context voids what was said before, whatever
-/// they did there.
+/// The hash under which a verdict is found: of all that a check can see. A person in
+/// the context voids what was said before, whatever they did there.
 fn verdict_key(
-    candidate: &Candidate,
-    said: &[String],
+    seen: Vec<(&'static str, serde_json::Value)>,
     check: &Check,
     environment: &str,
     entered: u32,
 ) -> String {
-    let parts = serde_json::json!({
+    let mut parts = serde_json::json!({
         "version": 3,
-        "tree": candidate.tree,
-        "tip": candidate.tip,
-        "commit": said,
         "check": check,
         "environment": environment,
         "entered": entered,
     });
+    for (name, value) in seen {
+        parts[name] = value;
+    }
     hex(Sha256::digest(parts.to_string()).as_slice())
 }
 
@@ -520,6 +520,7 @@ mod tests {
             identity: None,
             tools: Tools { dirs: vec![tool.clone()], env: Vec::new() },
             files: Vec::new(),
+            outputs: Vec::new(),
             hidden: Vec::new(),
         };
         let input = |fingerprint: &str| {

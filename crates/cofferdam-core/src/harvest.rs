@@ -119,13 +119,13 @@ pub(crate) fn take(
 ) -> Result<Collected, Error> {
     let base = Facts::need("base", job.facts.base.as_ref())?;
     let base_tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?;
-    let attributes = context.stack.attributes(&job.dam.layers);
+    let attributes = job.stack()?.attributes(&job.dam.layers);
     let mut changes = boundary::of_level(job.request.level).changes(context, &job.rules()?)?;
     let (id, frames) = (job.id.as_str(), changes.frames());
     let mut meter = Meter::begin(job.reporter, "harvesting");
     let mut progress = |done| meter.at(done, 0);
     let onto = Onto { base: (base, base_tree), attributes: &attributes, text, task: id };
-    let collected = collect(&job.store, &job.config, onto, frames, &mut progress);
+    let collected = collect(&job.source.store, &job.source.config, onto, frames, &mut progress);
     match (collected, changes.end()) {
         // What the helper itself says explains a cut-off stream. Any other error is
         // why it found nobody who listens.

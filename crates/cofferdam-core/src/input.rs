@@ -41,11 +41,12 @@ pub struct Input {
 
 impl Input {
     /// An input as a person writes it: `PATH` or `PATH:DEST`, a path relative to `dir`.
-    /// `said` is where it was written.
+    /// `said` is where it was written. With a `top`, what is relative outside is relative
+    /// to that inside; without, it is at its own path.
     ///
     /// # Errors
     /// [`Error::Usage`].
-    pub fn parse(text: &Path, dir: &Path, said: &str) -> Result<Input, Error> {
+    pub fn parse(text: &Path, dir: &Path, said: &str, top: Option<&Path>) -> Result<Input, Error> {
         let usage = |why: &str| Error::usage(format!("`{said} {}`: {why}", text.display()), None);
         let whole = dir.join(text);
         let bytes = text.as_os_str().as_bytes();
@@ -59,12 +60,26 @@ impl Input {
             _ => (whole, None),
         };
         let source = std::fs::canonicalize(&source).map_err(|error| usage(&error.to_string()))?;
-        let dest = dest.unwrap_or_else(|| source.clone());
-        if !dest.is_absolute() || dest.components().any(|part| part == Component::ParentDir) {
+        let leads_up = |path: &Path| path.components().any(|part| part == Component::ParentDir);
+        let dest = match (dest, top) {
+            (None, Some(_)) if text.is_relative() && leads_up(text) => {
+                return Err(usage("where is it to be inside? `PATH:DEST` says so"));
+            }
+            (None, Some(top)) if text.is_relative() => clean(&top.join(text)),
+            (Some(dest), Some(top)) => clean(&top.join(dest)),
+            (Some(dest), None) => dest,
+            (None, _) => source.clone(),
+        };
+        if !dest.is_absolute() || leads_up(&dest) {
             return Err(usage("the place inside has to be an absolute path without `..`"));
         }
         Ok(Input { source, dest })
     }
+}
+
+/// A path without `.` and doubled slashes.
+pub(crate) fn clean(path: &Path) -> PathBuf {
+    path.components().collect()
 }
 
 /// An input as a task has it.
@@ -79,6 +94,13 @@ pub struct InputReport {
     /// Hash of its content; of a directory, of the names, types, modes, sizes and times
     /// of all that is in it.
     pub fingerprint: String,
+}
+
+impl InputReport {
+    /// Whether it is a copy of a file.
+    pub(crate) fn is_file(&self) -> bool {
+        self.kind != Kind::Directory
+    }
 }
 
 /// What kind of input it is.

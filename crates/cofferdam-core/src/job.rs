@@ -3,12 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cofferdam_git::gitdir::{self, RefValue, TaskGit};
-use cofferdam_git::harvest::{CommitText, Rules};
-use cofferdam_git::layer::{LayerMaker, LayerStack};
-use cofferdam_git::modules::Module;
-use cofferdam_git::publish::Pin;
-use cofferdam_git::{CommitId, PersonConfig, Repository, Store};
+use cofferdam_git::layer::LayerStack;
 use cofferdam_ledger::{Change, Durability, State, Task, TaskId, TaskName};
 use cofferdam_sandbox::Ids;
 use cofferdam_sandbox::process::{ProcessName, boot_id};
@@ -20,27 +15,22 @@ use crate::diagnose::Diagnosis;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::receipt::Receipt;
+use crate::repo::Repo;
 use crate::report::{Event, Reporter};
-use crate::request::Request;
-use crate::target::TargetRef;
-use crate::{Dam, Error, TaskDir, boundary, state_dir};
-
-/// Caps of a harvest.
-const MOST_ENTRIES: u64 = 2_000_000;
-const MOST_BYTES: u64 = 64 << 30;
+use crate::request::{Request, SourceRef};
+use crate::source::Source;
+use crate::{Dam, Error, TaskDir, state_dir};
 
 /// How many things that were left out are told at once.
 const LEFT_OUT_TOLD: usize = 5;
 
-/// A task with everything that its steps need.
-pub struct Job<'a> {
+/// A task with everything that its steps need. What its files come from decides about
+/// some of them.
+pub struct Job<'a, S = Repo> {
     pub(crate) dam: &'a mut Dam,
-    pub(crate) repo: Repository,
-    pub(crate) config: PersonConfig,
-    pub(crate) store: Store,
+    pub(crate) source: S,
     pub(crate) place: Place,
     pub(crate) ids: Ids,
-    pub(crate) excludes: Vec<u8>,
     pub(crate) request: Request,
     pub(crate) id: TaskId,
     pub(crate) name: TaskName,
@@ -50,17 +40,15 @@ pub struct Job<'a> {
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) control: Control,
     pub(crate) lock: Lock,
-    /// The git that has set the pin and can remove it.
-    pub(crate) pin: Option<Pin>,
 }
 
 /// A job for a task that exists; its lock must be free.
-pub(crate) fn reopen<'a>(
+pub(crate) fn reopen<'a, S: Source>(
     dam: &'a mut Dam,
-    task: Task,
+    task: &Task,
     control: Control,
     reporter: &'a dyn Reporter,
-) -> Result<Job<'a>, Error> {
+) -> Result<Job<'a, S>, Error> {
     let dir = dam.task_dir(&task.id);
     if !dir.path().is_dir() {
         std::fs::create_dir(dir.path()).at("make", dir.path())?;
@@ -72,26 +60,14 @@ pub(crate) fn reopen<'a>(
     let request: Request = serde_json::from_value(task.spec.clone()).map_err(|error| {
         Error::Internal(format!("the request of task `{}` is broken: {error}", task.id))
     })?;
-    let repo_dir = Facts::need("repository", facts.repo_dir.as_ref())?.clone();
-    let repo = Repository::find(&repo_dir)?;
-    let config = PersonConfig::read(&repo)?;
-    let store = dam.store(&repo, &config)?;
     let ids = *Facts::need("user", facts.ids.as_ref())?;
-    let modules = match &facts.base_tree {
-        Some(tree) => dam.modules(&repo, &store, tree)?,
-        None => Vec::new(),
-    };
-    let mut place = Place::new(dam, &repo, &config, &store, modules, ids)?;
+    let (source, mut place) = S::reopen(dam, &facts, ids)?;
     place.show_inputs(&facts.inputs, &relative_inputs(dam, &dir));
-    let excludes = gitdir::excludes(&repo, &config)?;
     Ok(Job {
         dam,
-        repo,
-        config,
-        store,
+        source,
         place,
         ids,
-        excludes,
         request,
         id: task.id.clone(),
         name: task.name.clone(),
@@ -101,7 +77,6 @@ pub(crate) fn reopen<'a>(
         reporter,
         control,
         lock,
-        pin: None,
     })
 }
 
@@ -143,22 +118,21 @@ fn describe(lock: Lock) -> Result<Lock, Error> {
     Ok(lock)
 }
 
-impl Job<'_> {
-    pub(crate) fn target(&self) -> &TargetRef {
-        self.facts.target.as_ref().expect("every job has a target")
-    }
-
+impl<S> Job<'_, S> {
     /// The context on disk; none when there is none any more.
     ///
     /// # Errors
     /// When it is from before the machine was restarted.
     pub(crate) fn context(&self) -> Result<Option<Context>, Error> {
         let dir = self.dir.path().to_owned();
-        let Some(stack) = self.facts.stack.clone() else { return Ok(None) };
-        if !dir.join("upper").is_dir() {
+        let stack = self.facts.stack.as_ref();
+        if !dir.join("upper").is_dir()
+            || (stack.is_none() && self.request.source == SourceRef::Repo)
+        {
             return Ok(None);
         }
-        if let Some(id) = stack.ids.iter().find(|id| !self.dam.layers.tree(id).is_dir()) {
+        let mut layers = stack.into_iter().flat_map(|stack| &stack.ids);
+        if let Some(id) = layers.find(|id| !self.dam.layers.tree(id).is_dir()) {
             let layer = self.dam.layers.tree(id);
             let why = format!("the layer `{}` that its context stands on is gone", layer.display());
             return Err(Error::Internal(why));
@@ -172,103 +146,10 @@ impl Job<'_> {
         Ok(Some(Context {
             dir,
             base: self.dam.contexts_dir(),
-            stack,
+            lower: stack.map(LayerStack::lower).unwrap_or_default(),
             ids: self.ids,
             read_only: self.request.read_only,
         }))
-    }
-
-    /// Paths that were carried in.
-    pub(crate) fn carried(&self) -> Result<Vec<Vec<u8>>, Error> {
-        let path = self.dir.carried();
-        match std::fs::read(&path) {
-            Ok(bytes) => {
-                let paths = bytes.split(|byte| *byte == 0).filter(|path| !path.is_empty());
-                Ok(paths.map(<[u8]>::to_vec).collect())
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error).at("read", path),
-        }
-    }
-
-    /// What decides about what is taken out of its context.
-    pub(crate) fn rules(&self) -> Result<Rules, Error> {
-        Ok(Rules {
-            excludes: self.excludes.clone(),
-            ignore_case: self.config.is_true("core.ignorecase"),
-            ignore_modes: self.config.ignores_modes(),
-            began_at: [&self.facts.base, &self.facts.pinned]
-                .into_iter()
-                .flatten()
-                .cloned()
-                .collect(),
-            carried: self.carried()?,
-            modules: self.place.modules.iter().map(|module| module.path.clone()).collect(),
-            format: self.repo.format,
-            most_entries: MOST_ENTRIES,
-            most_bytes: MOST_BYTES,
-        })
-    }
-
-    /// Makes layers for it.
-    pub(crate) fn maker<'m>(&'m self, modules: &'m [Module]) -> LayerMaker<'m> {
-        LayerMaker {
-            store: &self.store,
-            layers: &self.dam.layers,
-            owner: self.ids.switch.then_some((self.ids.uid, self.ids.gid)),
-            modules,
-        }
-    }
-
-    /// Writes the private `.git` of a context at `commit`, and those of `modules`.
-    pub(crate) fn write_git(
-        &self,
-        context: &Context,
-        commit: &CommitId,
-        refs: &[RefValue],
-        modules: &[Module],
-    ) -> Result<(), Error> {
-        let branch = format!("dam/{}", self.name);
-        let object_dirs = boundary::of_level(self.request.level).object_dirs(&self.place);
-        let git = TaskGit {
-            repo: &self.repo,
-            config: &self.config,
-            branch: Some(&branch),
-            commit,
-            refs,
-            object_dirs: &object_dirs,
-            excludes: &self.excludes,
-        };
-        let mut of_modules = Vec::new();
-        for module in modules {
-            of_modules.push((module, gitdir::listed_refs(gitdir::list_refs(&module.repo)?)?));
-        }
-        let of_modules: Vec<(PathBuf, TaskGit<'_>)> = of_modules
-            .iter()
-            .map(|(module, refs)| {
-                let git = TaskGit {
-                    repo: &module.repo,
-                    config: &module.config,
-                    branch: None,
-                    commit: &module.commit,
-                    refs,
-                    ..git
-                };
-                (module.git_dir(), git)
-            })
-            .collect();
-        context.write_git(&git, &of_modules)
-    }
-
-    pub(crate) fn stack(&self) -> Result<&LayerStack, Error> {
-        Facts::need("layers", self.facts.stack.as_ref())
-    }
-
-    /// While the answer lives, each git that is started holds the task's lock too.
-    /// One that outlives us can still move a ref: nobody may judge on which side of
-    /// the commit point we died before it has ended.
-    pub(crate) fn with_git(&self) -> Result<std::os::fd::OwnedFd, Error> {
-        self.lock.lend().at("hold", self.lock.path())
     }
 
     pub(crate) fn interrupted(&self) -> bool {
@@ -345,21 +226,6 @@ impl Job<'_> {
     pub(crate) fn step(&mut self, step: &'static str, begun: Instant, text: String) {
         self.took(step, begun);
         self.told(step, begun, text);
-    }
-
-    /// Who commits and what the commit says.
-    pub(crate) fn commit_text(&self) -> Result<CommitText, Error> {
-        let (name, mail) = self
-            .config
-            .identity()
-            .ok_or_else(|| Error::usage("git does not know who you are", None))?;
-        let message = self.facts.message.clone().unwrap_or_default();
-        Ok(CommitText { name, mail, message })
-    }
-
-    /// The commit that pins the base.
-    pub(crate) fn pinned(&self) -> Option<&CommitId> {
-        self.facts.pinned.as_ref()
     }
 }
 

@@ -161,10 +161,10 @@ pub(crate) fn look(
     if any_pinned {
         let scratch = job.dir.path().join("merge");
         std::fs::create_dir_all(&scratch).at("make", &scratch)?;
-        let tree = merge::undone(&job.store, &candidate.tree, changes, is_pinned, &scratch);
+        let tree = merge::undone(&job.source.store, &candidate.tree, changes, is_pinned, &scratch);
         std::fs::remove_dir_all(&scratch).at("remove", &scratch)?;
         let (tip, tree) = (candidate.tip.clone(), tree?);
-        let commit = merge::commit(&job.store, &tree, &tip, &job.commit_text()?)?;
+        let commit = merge::commit(&job.source.store, &tree, &tip, &job.commit_text()?)?;
         files.pinned = Some(Candidate { tip, commit, tree });
     }
     Ok(files)

@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use cofferdam_git::difference::{self, Changes};
 use cofferdam_git::merge::{self, Conflict, Merged};
-use cofferdam_git::{GitError, Objects, Told, TreeId, lfs};
+use cofferdam_git::{CommitId, GitError, Objects, Told, TreeId, lfs};
 use cofferdam_ledger::{
-    Change as LedgerChange, Durability, NewPublication, PublicationState, State,
+    Change as LedgerChange, Durability, NewPublication, Publication, PublicationState, State,
 };
 use cofferdam_tree::{BytePath, Lock, hex};
 
@@ -32,8 +32,8 @@ use crate::judge_files::JudgeFiles;
 use crate::once::patiently;
 use crate::report::{Event, Meter};
 use crate::request::Check;
-use crate::target::{Change, PublishError, TargetRef};
-use crate::{Error, input, judge_files, reconcile};
+use crate::target::{Change, Journal, PublishError, Recovery, TargetRef};
+use crate::{Error, input, judge_files};
 
 /// Why a change waits that nothing was to be verified with.
 pub const NO_CHECK_GIVEN: &str =
@@ -57,17 +57,11 @@ enum Published {
 pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
     // The branch can have become a symbolic one while the task waited.
     if let TargetRef::Branch { name } = job.target() {
-        let name = job.repo.ref_behind(name)?;
+        let name = job.source.repo.ref_behind(name)?;
         job.facts.target = Some(TargetRef::Branch { name });
     }
-    let Some(_lock) = admission(job)? else {
-        // Of a task that waits anyway nothing has changed.
-        return if job.state.is_live() {
-            job.end(State::Cancelled, "interrupted while waiting to land")
-        } else {
-            Err(Error::Interrupted)
-        };
-    };
+    let (key, what) = place_of(job);
+    let Some(_lock) = admission(job, &key, &what)? else { return not_admitted(job) };
     job.advance(State::Verifying, None)?;
     for _ in 0..TRIES {
         let Some((candidate, checks, files)) = candidate(job)? else { return Ok(()) };
@@ -100,7 +94,7 @@ pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
 }
 
 /// Whether an input is no longer what the task was given; the task has ended then.
-fn inputs_changed(job: &mut Job<'_>) -> Result<bool, Error> {
+pub(crate) fn inputs_changed<S>(job: &mut Job<'_, S>) -> Result<bool, Error> {
     for input in job.facts.inputs.clone() {
         if input::has_changed(&input)? {
             let why = format!("its input `{}` has changed since", input.source.display());
@@ -111,14 +105,23 @@ fn inputs_changed(job: &mut Job<'_>) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// Waits for the target's landing lock; `None` when a person lost patience.
-fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
+/// The name of the target's landing lock, and the target in words.
+fn place_of(job: &Job<'_>) -> (String, String) {
     let target = job.target();
     let name = match target {
         TargetRef::Branch { name } | TargetRef::NewBranch { name } => name.clone(),
         TargetRef::Remote(_) => format!("remote/{target}"),
     };
-    let path = job.dam.landing_lock(&lock_name(&job.repo.key(), &name));
+    (lock_name(&job.source.repo.key(), name.as_bytes()), target.to_string())
+}
+
+/// Waits for a target's landing lock; `None` when a person lost patience.
+pub(crate) fn admission<S>(
+    job: &Job<'_, S>,
+    key: &str,
+    target: &str,
+) -> Result<Option<Lock>, Error> {
+    let path = job.dam.landing_lock(key);
     if let Some(lock) = Lock::try_exclusive(&path)? {
         let _ = lock.describe(job.name.as_ref());
         return Ok(Some(lock));
@@ -132,10 +135,20 @@ fn admission(job: &Job<'_>) -> Result<Option<Lock>, Error> {
     Ok(lock)
 }
 
-/// A file name for a ref of a repository.
-fn lock_name(repo: &str, name: &str) -> String {
+/// Ends a job that a person did not let wait any longer.
+pub(crate) fn not_admitted<S>(job: &mut Job<'_, S>) -> Result<(), Error> {
+    // Of a task that waits anyway nothing has changed.
+    if job.state.is_live() {
+        job.end(State::Cancelled, "interrupted while waiting to land")
+    } else {
+        Err(Error::Interrupted)
+    }
+}
+
+/// A file name for a target in a repository, or elsewhere.
+pub(crate) fn lock_name(repo: &str, name: &[u8]) -> String {
     use sha2::Digest;
-    let hash = sha2::Sha256::digest(name.as_bytes());
+    let hash = sha2::Sha256::digest(name);
     format!("{repo}-{}", hex(&hash[..8]))
 }
 
@@ -154,8 +167,8 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         return Ok(None);
     }
     // Started now, it is there when the target has answered.
-    let mut objects = Objects::start(&job.store)?;
-    let now = target.open(&job.repo, &job.store).fingerprint();
+    let mut objects = Objects::start(&job.source.store)?;
+    let now = target.open(&job.source.repo, &job.source.store).fingerprint();
     let now = match now {
         // Which is nothing of the change's, and may be otherwise tomorrow.
         Err(Error::Git(error @ GitError::Failed { .. }))
@@ -182,12 +195,12 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         }
     };
     let tip_tree = objects.tree_of(&tip)?;
-    refuse_replaced(&job.repo, &job.config, &[&tip.0, &tip_tree.0])?;
+    refuse_replaced(&job.source.repo, &job.source.config, &[&tip.0, &tip_tree.0])?;
     let attributes = job.stack()?.attributes(&job.dam.layers);
     let scratch = job.dir.path().join("merge");
     std::fs::create_dir_all(&scratch).at("make", &scratch)?;
     let merged = merge::onto(
-        &job.store,
+        &job.source.store,
         (&base, &base_tree),
         &change_tree,
         (&tip, &tip_tree),
@@ -212,19 +225,15 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
         change
     } else {
         let text = job.commit_text()?;
-        merge::commit(&job.store, &tree, &tip, &text)?
+        merge::commit(&job.source.store, &tree, &tip, &text)?
     };
-    let mut checks = config.checks;
-    checks.extend(job.request.checks.iter().cloned());
-    if job.request.no_check {
-        checks.clear();
-    }
+    let checks = checks(job, config.checks);
     let candidate = Candidate { tip, commit, tree };
     // Asked only where the answer decides something.
     let changes = if checks.is_empty() && config.protect.is_empty() {
         Changes::none()
     } else {
-        Changes::new(|| difference::diff(&job.store, &tip_tree, &candidate.tree, false))?
+        Changes::new(|| difference::diff(&job.source.store, &tip_tree, &candidate.tree, false))?
     };
     let protected = match config.protect.as_slice() {
         [] => None,
@@ -244,6 +253,15 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     Ok(Some((candidate, checks, files)))
 }
 
+/// The checks of a job, where a configuration asks for some.
+pub(crate) fn checks<S>(job: &Job<'_, S>, mut asked: Vec<Check>) -> Vec<Check> {
+    asked.extend(job.request.checks.iter().cloned());
+    if job.request.no_check {
+        asked.clear();
+    }
+    asked
+}
+
 /// How many paths are told by name.
 const TOLD: usize = 5;
 
@@ -255,8 +273,8 @@ fn conflict(job: &Job<'_>, base_tree: &TreeId, conflict: Conflict) -> Result<Str
     let (mut carried, mut of_target) = (Told::new(TOLD), conflict.paths);
     if job.request.carry_dirty {
         let pinned = Facts::need("base", job.facts.pinned.as_ref())?;
-        let before = job.store.tree_of(pinned)?;
-        for difference in difference::diff(&job.store, &before, base_tree, false)? {
+        let before = job.source.store.tree_of(pinned)?;
+        for difference in difference::diff(&job.source.store, &before, base_tree, false)? {
             let difference = difference?;
             let path = difference.path.as_slice();
             if let Ok(at) = of_target.binary_search_by(|known| known.as_slice().cmp(path)) {
@@ -294,7 +312,19 @@ fn verify(
         job.end(State::Ready, NO_CHECK_GIVEN)?;
         return Ok(false);
     }
-    match gate::judge(job, candidate, files, checks)? {
+    let judgement = gate::judge(job, candidate, files, checks)?;
+    concluded(job, checks, judgement, begun)
+}
+
+/// Tells what the checks said. Whether the candidate may land; the task has ended when
+/// not.
+pub(crate) fn concluded<S>(
+    job: &mut Job<'_, S>,
+    checks: &[Check],
+    judgement: Judgement,
+    begun: Instant,
+) -> Result<bool, Error> {
+    match judgement {
         Judgement::Passed => {
             let text = match checks {
                 [] => "no check, as asked".to_owned(),
@@ -324,7 +354,7 @@ fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error>
     Meter::begin(job.reporter, "landing");
     // The promise itself, not a formality: a merger that took another base once
     // landed trees that nobody had verified.
-    let landing = job.store.tree_of(&candidate.commit)?;
+    let landing = job.source.store.tree_of(&candidate.commit)?;
     let judged_other = job.facts.checks.iter().any(|check| check.tree != landing.as_str());
     if landing != candidate.tree || judged_other {
         return Err(Error::Internal("what would land is not what was verified".into()));
@@ -332,7 +362,7 @@ fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error>
     job.facts.landed_on = Some(candidate.tip.clone());
     job.advance(State::Publishing, None)?;
     let target = job.target().clone();
-    let (repo, store) = (job.repo.clone(), job.store.clone());
+    let (repo, store) = (job.source.repo.clone(), job.source.store.clone());
     let open = target.open(&repo, &store);
     let task = job.id.to_string();
     let held = job.with_git()?;
@@ -379,7 +409,7 @@ fn publish(job: &mut Job<'_>, candidate: &Candidate) -> Result<Published, Error>
             let why = format!("it could not be published: {}", chain(&error));
             let found = job.dam.ledger.publication_of(&job.id)?;
             let found = found.ok_or_else(|| Error::Internal("the publication is gone".into()))?;
-            reconcile::finish(job, &found, &why)?;
+            finish(job, &found, &why)?;
             return Ok(Published::Ended);
         }
     };
@@ -412,6 +442,74 @@ fn not_published(job: &mut Job<'_>, error: PublishError) -> Result<Published, Er
         PublishError::Error(error) => {
             job.end(State::Ready, &format!("it could not be published: {}", chain(&error)))?;
             Ok(Published::Ended)
+        }
+    }
+}
+
+/// Looks on which side of its commit point a publication stopped, and takes the
+/// job on from there: landed, or ready, because of `why`.
+pub(crate) fn finish(job: &mut Job<'_>, publication: &Publication, why: &str) -> Result<(), Error> {
+    let commit = |text: &str| {
+        cofferdam_git::Oid::parse(text)
+            .map(CommitId)
+            .ok_or_else(|| Error::Internal(format!("publication {} is broken", publication.id)))
+    };
+    let new = commit(&publication.new)?;
+    let old = publication.old.as_deref().map(commit).transpose()?;
+    let journal: Journal =
+        serde_json::from_value(publication.journal.clone()).map_err(|error| {
+            Error::Internal(format!(
+                "the journal of publication {} is broken: {error}",
+                publication.id
+            ))
+        })?;
+    let target = job.target().clone();
+    let (repo, store) = (job.source.repo.clone(), job.source.store.clone());
+    let task = job.id.to_string();
+    let change = Change { old: old.as_ref(), new: &new, task: &task };
+    let _held = job.with_git()?;
+    let ledger = &mut job.dam.ledger;
+    let recovery = target
+        .open(&repo, &store)
+        .recover(&journal, change, &mut |journal| {
+            let value = serde_json::to_value(journal).expect("a journal serialises");
+            ledger.note_publication(publication.id, value, Durability::Full)?;
+            Ok(())
+        })
+        .map_err(|error| match error {
+            PublishError::Error(error) => error,
+            other => Error::Internal(other.to_string()),
+        })?;
+    match recovery {
+        Recovery::Committed(warning) => {
+            job.facts.landed = Some(new);
+            let facts = job.facts.to_value();
+            let change = LedgerChange {
+                facts: Some(facts),
+                reason: warning.as_deref(),
+                detail: Some("recovered"),
+            };
+            job.dam.ledger.land(&job.id, publication.id, change)?;
+            job.state = State::Landed;
+            Ok(())
+        }
+        Recovery::NotCommitted if publication.state == PublicationState::Intent => {
+            let (from, to) = (PublicationState::Intent, PublicationState::Abandoned);
+            job.dam.ledger.advance_publication(publication.id, from, to, Durability::Normal)?;
+            job.end(State::Ready, why)
+        }
+        // It was committed and is no longer there: somebody took it back.
+        Recovery::NotCommitted => {
+            let change = LedgerChange {
+                facts: Some(job.facts.to_value()),
+                reason: Some(
+                    "it landed and was taken back by somebody else before its supervisor's end was noticed",
+                ),
+                detail: Some("recovered"),
+            };
+            job.dam.ledger.land(&job.id, publication.id, change)?;
+            job.state = State::Landed;
+            Ok(())
         }
     }
 }

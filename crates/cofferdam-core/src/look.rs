@@ -28,7 +28,7 @@ pub(crate) fn beside_a_look<T>(
     pin: &Mutex<Option<Pin>>,
     run: impl FnOnce() -> T,
 ) -> T {
-    let (repo, store, reporter) = (&job.repo, &job.store, job.reporter);
+    let (repo, store, reporter) = (&job.source.repo, &job.source.store, job.reporter);
     let nothing_to_see = repo.worktree.is_none() || job.request.carry_dirty;
     let look = &Mutex::new(Look::default());
     let (over, is_over) = std::sync::mpsc::channel::<()>();

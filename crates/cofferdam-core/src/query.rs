@@ -13,8 +13,9 @@ use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::job::reopen;
 use crate::reconcile::reconcile;
+use crate::repo::{self, Repo};
 use crate::report::Silent;
-use crate::{Dam, Error, settle};
+use crate::{Dam, Error};
 
 /// The tasks there are, newest first.
 ///
@@ -80,8 +81,8 @@ pub fn diff(
             });
         }
         _ => {
-            let mut job = reopen(dam, task, Control::default(), &Silent)?;
-            if !settle::harvest_again(&mut job)? {
+            let mut job = reopen::<Repo>(dam, &task, Control::default(), &Silent)?;
+            if !repo::harvest_again(&mut job)? {
                 return Ok(());
             }
             let base = Facts::need("base", job.facts.base.as_ref())?.clone();

@@ -10,6 +10,7 @@ use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 
+use crate::files::Output;
 use crate::input::Input;
 use crate::once::OnceKey;
 
@@ -44,6 +45,23 @@ pub enum Into {
     Named(String),
     /// A new branch `dam/<name>`.
     NewBranch,
+}
+
+/// Where the files of a task's context come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceRef {
+    /// A commit of the repository that the caller is in.
+    #[default]
+    Repo,
+    /// Nowhere: it begins empty, but for its inputs.
+    Scratch,
+}
+
+impl SourceRef {
+    fn is_repo(&self) -> bool {
+        *self == SourceRef::Repo
+    }
 }
 
 /// A verifying command.
@@ -96,6 +114,12 @@ pub struct Request {
     /// Program and arguments.
     #[serde(with = "As::<Vec<TextOrBytes>>")]
     pub argv: Vec<OsString>,
+    /// Where its files come from.
+    #[serde(default, skip_serializing_if = "SourceRef::is_repo")]
+    pub source: SourceRef,
+    /// What it is to make outside of any repository.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Output>,
     /// The commit to start from; the target's tip when not given.
     pub base: Option<String>,
     /// Where the result is to go.

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use cofferdam_git::harvest::SCRATCH;
 use cofferdam_git::lfs;
-use cofferdam_git::publish::Unpin;
 use cofferdam_ledger::{Filter, State, Task, now_ms};
 use cofferdam_tree::{LayerId, Lock, Trash};
 
@@ -28,7 +27,8 @@ use crate::job::{Job, reopen};
 use crate::reconcile::reconcile;
 use crate::report::Silent;
 use crate::request::{Level, Request};
-use crate::{Dam, Error, TaskDir, boundary, harvest, land, limits};
+use crate::source::{Source, of_source};
+use crate::{Dam, Error, TaskDir, boundary, land, limits};
 
 /// The first argument that makes a binary call [`sweep_main`].
 pub const ARGUMENT: &str = "__sweep";
@@ -41,8 +41,6 @@ pub const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long a command may delete by itself. A small context takes a millisecond
 /// or two, less than starting a process for it; on a busy machine a few more.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// So many packs of a store become one while a person waits.
-const PACKS: usize = 64;
 
 /// The parts of a task's directory that are its context.
 const CONTEXT: &[&str] = &[
@@ -53,6 +51,7 @@ const CONTEXT: &[&str] = &[
     "tmp",
     "out",
     "inputs",
+    "results",
     "checks",
     "merge",
     "ns",
@@ -81,7 +80,7 @@ pub fn housekeeping(dam: &mut Dam) -> Result<Housekeeping, Error> {
         if !task.state.is_end() || task.updated_ms >= before {
             continue;
         }
-        match expire(dam, &task) {
+        match of_source!(&task, expire(dam, &task)) {
             Ok(()) => done.expired.push(task.name.to_string()),
             Err(error) => {
                 done.left.push(format!("task `{}` is kept: {}", task.name, land::chain(&error)));
@@ -92,7 +91,7 @@ pub fn housekeeping(dam: &mut Dam) -> Result<Housekeeping, Error> {
 }
 
 /// After a run: what is no longer needed goes.
-pub(crate) fn after(job: &mut Job<'_>, task: &Task) -> Result<(), Error> {
+pub(crate) fn after<S: Source>(job: &mut Job<'_, S>, task: &Task) -> Result<(), Error> {
     if matches!(task.state, State::Landed | State::Empty) && !job.request.keep {
         remove(job)?;
     }
@@ -115,36 +114,12 @@ fn take_context(trash: &Trash, dir: &TaskDir) -> Result<(), Error> {
 }
 
 /// Removes the context of a job whose lock is held, and empties the trash.
-pub(crate) fn remove(job: &mut Job<'_>) -> Result<(), Error> {
+pub(crate) fn remove<S: Source>(job: &mut Job<'_, S>) -> Result<(), Error> {
     take_context(&job.dam.trash, &job.dir)?;
-    let is_pinned =
-        job.pinned().is_some() && !matches!(job.target(), crate::target::TargetRef::Remote(_));
-    let unpin = match job.pin.take() {
-        Some(pin) => Some(pin.remove(&job.repo)?),
-        None if is_pinned => Some(Unpin::start(&job.repo, job.id.as_str())?),
-        None => None,
-    };
-    // Meanwhile.
-    sweep(job.dam);
-    if let Some(unpin) = unpin {
-        unpin.done(&job.repo)?;
-    }
-    if job.facts.change.is_some() || job.request.carry_dirty {
-        forget_refs(job)?;
-        // Where no task is long enough for this to be done beside it. Packs that stay
-        // cost time and nothing else.
-        let _ = job.store.gather_packs(PACKS);
-    }
+    S::release(job, &mut sweep)?;
     cofferdam_failpoint::hit("settle:record").at("settle", job.dir.path())?;
     job.dam.ledger.settle(&job.id)?;
     cofferdam_failpoint::hit("settle:recorded").at("settle", job.dir.path())?;
-    Ok(())
-}
-
-fn forget_refs(job: &Job<'_>) -> Result<(), Error> {
-    let input = format!("delete refs/dam/{0}\0\0delete refs/dam/{0}-base\0\0", job.id);
-    // Either may be missing; one that stays is collected by gc.
-    job.store.git().args(["update-ref", "--stdin", "-z"]).input(input).finish()?;
     Ok(())
 }
 
@@ -168,13 +143,17 @@ pub fn drop_task(dam: &mut Dam, name: &str) -> Result<Task, Error> {
     if dam.task_dir(&task.id).is_live()? {
         return Err(Error::Live(task.name.to_string()));
     }
-    match reopen(dam, task.clone(), Control::default(), &Silent) {
-        Ok(mut job) => remove(&mut job)?,
-        // Its repository is gone; what is ours can still go.
-        Err(Error::Git(_)) => remove_without_repository(dam, &task)?,
-        Err(error) => return Err(error),
-    }
+    of_source!(&task, drop_of(dam, &task))?;
     dam.ledger.task(&task.id)?.ok_or_else(|| Error::NoSuchTask(task.id.to_string()))
+}
+
+fn drop_of<S: Source>(dam: &mut Dam, task: &Task) -> Result<(), Error> {
+    match reopen::<S>(dam, task, Control::default(), &Silent) {
+        Ok(mut job) => remove(&mut job),
+        // Its repository is gone; what is ours can still go.
+        Err(Error::Git(_)) => remove_without_repository(dam, task),
+        Err(error) => Err(error),
+    }
 }
 
 /// Deletes the context of a task that nobody supervises and that a person gave up.
@@ -197,45 +176,12 @@ fn remove_without_repository(dam: &mut Dam, task: &Task) -> Result<(), Error> {
 }
 
 /// Removes a context whose time is over, its work saved first.
-fn expire(dam: &mut Dam, task: &Task) -> Result<(), Error> {
-    let mut job = reopen(dam, task.clone(), Control::default(), &Silent)?;
+fn expire<S: Source>(dam: &mut Dam, task: &Task) -> Result<(), Error> {
+    let mut job = reopen::<S>(dam, task, Control::default(), &Silent)?;
     if !matches!(job.state, State::Landed | State::Empty) {
-        save(&mut job)?;
+        S::save(&mut job)?;
     }
     remove(&mut job)
-}
-
-/// Saves the work of a context as a bundle beside its log.
-fn save(job: &mut Job<'_>) -> Result<(), Error> {
-    if job.facts.change.is_none() && !harvest_again(job)? {
-        return Ok(());
-    }
-    let path = job.dir.path().join("saved.bundle");
-    let pinned = Facts::need("base", job.facts.pinned.as_ref())?;
-    job.store
-        .git()
-        .args(["bundle", "create", "--quiet"])
-        .args([path.as_os_str()])
-        .args([format!("refs/dam/{}", job.id), format!("^{pinned}")])
-        .run()?;
-    let file = std::fs::File::open(&path).at("open", &path)?;
-    file.sync_all().at("sync", &path)?;
-    cofferdam_tree::fsync_dir(job.dir.path()).at("sync", job.dir.path())
-}
-
-/// Reads the change set of a context whose command failed; whether there is one.
-///
-/// # Errors
-/// When it can't be read: from an earlier boot, or refused by name.
-pub(crate) fn harvest_again(job: &mut Job<'_>) -> Result<bool, Error> {
-    let Some(context) = job.context()? else { return Ok(false) };
-    let mut text = job.commit_text()?;
-    text.message = format!("{}: unfinished work\n\nDam-Task: {} {0}\n", job.name, job.id);
-    let collected = harvest::take(job, &context, &text)?;
-    job.facts.left_out = collected.left_out;
-    let Some(changes) = collected.change else { return Ok(false) };
-    job.facts.set_change(changes);
-    Ok(true)
 }
 
 /// What a collection did, or would do.

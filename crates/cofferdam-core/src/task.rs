@@ -11,35 +11,30 @@
 //! more. Whatever goes wrong on the way ends the task in a state that says so,
 //! with its work still there.
 
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::Instant;
 
-use cofferdam_git::gitdir;
-use cofferdam_git::publish::Pin;
-use cofferdam_git::{Discovery, GitError, Started, merge};
+use cofferdam_git::{Discovery, GitError};
 use cofferdam_ledger::{Claim, Durability, State, Task};
 use cofferdam_sandbox::Starter;
 
-use crate::admit::{Admitted, admit, need_identity};
+use crate::admit::{Admitted, admit};
 use crate::context::{Context, Told, What};
 use crate::control::Control;
 use crate::diagnose::Role;
 use crate::error::IoContext;
-use crate::facts::{ChangeCounts, Facts};
+use crate::facts::Facts;
 use crate::job::{Job, relative_inputs, reopen};
 use crate::limits::{self, InForce};
-use crate::look::beside_a_look;
 use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
 use crate::request::{Level, Request};
+use crate::source::{Prepared, Source, TakenOut, of_source};
 use crate::supervise::{self, Ended, Plan};
-use crate::target::TargetRef;
 use crate::{
-    Dam, Error, ExitCode, boundary, config, diagnose, gate, harvest, input, land, once, settle,
+    Dam, Error, ExitCode, boundary, config, diagnose, files, gate, input, land, once, settle,
 };
 
 /// Begins to look at the repository that `dir` is in, for [`run`]: it goes on while
@@ -67,6 +62,37 @@ pub fn run(
     settle::housekeeping(dam)?;
     let found = look.finish()?;
     once::complete(&mut request, dir, &found.repo.key());
+    once(dam, &request, &control, reporter, |dam, reporter| {
+        admit(dam, dir, found.clone(), request.clone(), control.clone(), reporter)
+    })
+}
+
+/// Runs one task that does not work on a repository, but on files; see [`run`].
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on_files(
+    dam: &mut Dam,
+    dir: &Path,
+    mut request: Request,
+    control: Control,
+    reporter: &dyn Reporter,
+) -> Result<Receipt, Error> {
+    settle::housekeeping(dam)?;
+    once::complete(&mut request, dir, "");
+    once(dam, &request, &control, reporter, |dam, reporter| {
+        files::admit(dam, dir, request.clone(), control.clone(), reporter)
+    })
+}
+
+/// Runs a task, or tells what came of the one that is first for its key.
+fn once<S: Source>(
+    dam: &mut Dam,
+    request: &Request,
+    control: &Control,
+    reporter: &dyn Reporter,
+    admit: impl for<'d> Fn(&'d mut Dam, &'d dyn Reporter) -> Result<Admitted<'d, S>, Error>,
+) -> Result<Receipt, Error> {
     loop {
         let first = match &request.key {
             Some(key) => dam.ledger.key_holder(key.as_ledger())?,
@@ -74,15 +100,15 @@ pub fn run(
         };
         let admitted = match first {
             Some(first) => Admitted::Earlier(first),
-            None => admit(dam, dir, found.clone(), request.clone(), control.clone(), reporter)?,
+            None => admit(dam, reporter)?,
         };
         match admitted {
-            Admitted::Own(mut job, refs) => {
-                let done = line(&mut job, refs);
+            Admitted::Own(mut job, begun) => {
+                let done = line(&mut job, begun);
                 return finish(*job, done);
             }
             Admitted::Earlier(first) => {
-                if let Some(receipt) = once::outcome(dam, &first, &request, &control, reporter)? {
+                if let Some(receipt) = once::outcome(dam, &first, request, control, reporter)? {
                     return Ok(receipt);
                 }
             }
@@ -91,16 +117,38 @@ pub fn run(
 }
 
 /// The arrows.
-fn line(job: &mut Job<'_>, refs: Started) -> Result<(), Error> {
+fn line<S: Source>(job: &mut Job<'_, S>, begun: S::Begun) -> Result<(), Error> {
     // It starts while the context is written.
     let started = start(job, None)?;
-    let context = prepare(job, refs)?;
+    let context = prepare(job, begun)?;
     attempts(job, &context, started, None)
 }
 
+/// First arrow: the inputs and the context.
+fn prepare<S: Source>(job: &mut Job<'_, S>, begun: S::Begun) -> Result<Context, Error> {
+    let since = Instant::now();
+    job.advance(State::Preparing, None)?;
+    take_inputs(job)?;
+    let Prepared { context, base, warm } = S::prepare(job, begun)?;
+    if let Some(isolation) = &mut job.facts.isolation {
+        let boundary = boundary::of_level(job.request.level);
+        isolation.top = Some(boundary.top(&context, &job.place).display().to_string());
+    }
+    job.took("prepared", since);
+    job.reporter.report(Event::Started {
+        task: job.id.to_string(),
+        name: job.name.to_string(),
+        base,
+        target: job.facts.target_text().unwrap_or_default(),
+        isolation: Facts::need("isolation", job.facts.isolation.as_ref())?.clone(),
+        warm,
+    });
+    Ok(context)
+}
+
 /// Starts the process that will be the task, within its limits.
-pub(crate) fn start(
-    job: &mut Job<'_>,
+pub(crate) fn start<S>(
+    job: &mut Job<'_, S>,
     terminal: Option<OwnedFd>,
 ) -> Result<(Starter, InForce), Error> {
     let starter = boundary::of_level(job.request.level).start(terminal)?;
@@ -114,8 +162,8 @@ pub(crate) fn start(
 
 /// The arrows from the second on, again while a check rejects what comes of it and
 /// the task has attempts left.
-fn attempts(
-    job: &mut Job<'_>,
+fn attempts<S: Source>(
+    job: &mut Job<'_, S>,
     context: &Context,
     (mut starter, mut limits): (Starter, InForce),
     mut feedback: Option<Vec<u8>>,
@@ -130,7 +178,7 @@ fn attempts(
             return Ok(());
         }
         let publish = job.request.land;
-        land::land(job, publish)?;
+        S::land(job, publish)?;
         // A check that the target fails as well is one that the task is to mend, perhaps.
         let said_no = job.facts.checks.last().is_some_and(|check| !check.passed());
         let again_helps = job.state == State::Rejected || (job.state == State::Ready && said_no);
@@ -143,7 +191,7 @@ fn attempts(
 }
 
 /// Makes a context ready for another attempt. Gives what was wrong with this one.
-fn again(job: &mut Job<'_>, context: &Context) -> Result<Vec<u8>, Error> {
+fn again<S: Source>(job: &mut Job<'_, S>, context: &Context) -> Result<Vec<u8>, Error> {
     let task = job.record()?;
     let why = task.reason.unwrap_or_default();
     let feedback = gate::feedback(job, &why)?;
@@ -177,8 +225,18 @@ pub fn retry(
 ) -> Result<Receipt, Error> {
     settle::housekeeping(dam)?;
     let task = to_go_on_with(dam, name)?;
-    let mut job = reopen(dam, task.clone(), control, reporter)?;
-    need_identity(&job.config)?;
+    of_source!(&task, retry_of(dam, &task, request, control, reporter))
+}
+
+fn retry_of<S: Source>(
+    dam: &mut Dam,
+    task: &Task,
+    request: impl FnOnce(&mut Request),
+    control: Control,
+    reporter: &dyn Reporter,
+) -> Result<Receipt, Error> {
+    let mut job = reopen::<S>(dam, task, control, reporter)?;
+    job.source.can_land()?;
     claim_again(&mut job)?;
     request(&mut job.request);
     for name in job.request.env_names.clone() {
@@ -192,7 +250,7 @@ pub fn retry(
         job.request.env.push((name.into(), value));
     }
     let Some(context) = job.context()? else {
-        return Err(wrong_state(&task, "nothing of its context is left"));
+        return Err(wrong_state(task, "nothing of its context is left"));
     };
     let started = start(&mut job, None)?;
     let feedback = again(&mut job, &context)?;
@@ -216,7 +274,7 @@ pub(crate) fn to_go_on_with(dam: &Dam, name: &str) -> Result<Task, Error> {
 }
 
 /// Claims the key of a task that had one: another can have done the same since.
-fn claim_again(job: &mut Job<'_>) -> Result<(), Error> {
+fn claim_again<S>(job: &mut Job<'_, S>) -> Result<(), Error> {
     let Some(key) = &job.request.key else { return Ok(()) };
     match job.dam.ledger.claim_key(&job.id, key.as_ledger())? {
         Claim::Own(_) => Ok(()),
@@ -253,36 +311,46 @@ pub fn land_again(
     if task.settled {
         return Err(wrong_state(&task, "its context is gone, dropped or kept for its time"));
     }
-    let mut job = reopen(dam, task, control, reporter)?;
+    of_source!(&task, land_of(dam, &task, request, control, reporter))
+}
+
+fn land_of<S: Source>(
+    dam: &mut Dam,
+    task: &Task,
+    request: impl FnOnce(&mut Request),
+    control: Control,
+    reporter: &dyn Reporter,
+) -> Result<Receipt, Error> {
+    let mut job = reopen::<S>(dam, task, control, reporter)?;
     claim_again(&mut job)?;
     request(&mut job.request);
     let done = match to_take_out(&job)? {
         Some(context) => take_out_again(&mut job, &context),
-        None if job.facts.change.is_some() && job.state.may_become(State::Verifying) => Ok(true),
+        None if job.facts.has_result() && job.state.may_become(State::Verifying) => Ok(true),
         None => return Err(wrong_state(&job.record()?, "there is no change set to land")),
     };
-    let done = done.and_then(|go_on| if go_on { land::land(&mut job, true) } else { Ok(()) });
+    let done = done.and_then(|go_on| if go_on { S::land(&mut job, true) } else { Ok(()) });
     finish(job, done)
 }
 
 /// The context of a task whose command did its work, and whose work could not be taken
 /// out: on a full disk, because its supervisor died, or because of what a person has
 /// mended since.
-fn to_take_out(job: &Job<'_>) -> Result<Option<Context>, Error> {
-    let done = job.facts.exit_code == Some(0) && job.facts.change.is_none();
+fn to_take_out<S: Source>(job: &Job<'_, S>) -> Result<Option<Context>, Error> {
+    let done = job.facts.exit_code == Some(0) && !job.facts.has_result();
     if !done || job.request.read_only || !job.state.may_become(State::Running) {
         return Ok(None);
     }
     job.context()
 }
 
-fn take_out_again(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
+fn take_out_again<S: Source>(job: &mut Job<'_, S>, context: &Context) -> Result<bool, Error> {
     job.advance(State::Running, None)?;
     take_out(job, context)
 }
 
 /// Ends a job: an error is recorded, a success is settled.
-fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
+fn finish<S: Source>(mut job: Job<'_, S>, done: Result<(), Error>) -> Result<Receipt, Error> {
     let done = still_there(&mut job).and(done);
     if let Err(error) = done {
         // The first error is the one to be told.
@@ -314,18 +382,11 @@ fn finish(mut job: Job<'_>, done: Result<(), Error>) -> Result<Receipt, Error> {
 
 /// What everything else that went wrong comes from, when somebody has removed the
 /// repository or our own directory meanwhile.
-fn still_there(job: &mut Job<'_>) -> Result<(), Error> {
-    if !job.repo.git_dir.is_dir() {
-        return Err(GitError::Gone(job.place.top.clone()).into());
-    }
+fn still_there<S: Source>(job: &mut Job<'_, S>) -> Result<(), Error> {
+    S::still_there(job)?;
     // Of a directory that somebody has removed, what nobody but us can remove stays.
     if job.dir.lock().symlink_metadata().is_ok() {
         return Ok(());
-    }
-    // Nobody will know that it is there.
-    if job.pinned().is_some() {
-        let unpin = cofferdam_git::publish::Unpin::start(&job.repo, job.id.as_str());
-        let _ = unpin.and_then(|unpin| unpin.done(&job.repo));
     }
     let why = "it was removed while the task ran, and its record and its work with it".into();
     Err(Error::StateDir { path: job.dir.path().into(), why })
@@ -333,7 +394,7 @@ fn still_there(job: &mut Job<'_>) -> Result<(), Error> {
 
 /// Records an error. A change set that was harvested is not lost by it: it waits
 /// for another try. A context in which nothing has run goes at once.
-pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
+pub(crate) fn end_with<S: Source>(job: &mut Job<'_, S>, error: &Error) -> Result<(), Error> {
     // An open publication is for recovery to judge: the target may have changed,
     // and then there is only the way on.
     let publication = job.dam.ledger.publication_of(&job.id)?;
@@ -351,7 +412,7 @@ pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
                     Error::Isolation(_) | Error::ToolHome { .. } | Error::NoThread(_)
                 )));
     let state = match error {
-        _ if job.facts.change.is_some() => State::Ready,
+        _ if job.facts.has_result() => State::Ready,
         Error::Isolation(_)
         | Error::ToolHome { .. }
         | Error::NoThread(_)
@@ -375,79 +436,8 @@ pub(crate) fn end_with(job: &mut Job<'_>, error: &Error) -> Result<(), Error> {
     written.or_else(|_| job.write_receipt()).map(drop)
 }
 
-/// First arrow: layers, directories, private `.git`, the pin of the base.
-fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Context, Error> {
-    let begun = Instant::now();
-    job.advance(State::Preparing, None)?;
-    if job.request.carry_dirty {
-        carry_dirty(job)?;
-    }
-    take_inputs(job)?;
-    let pinned = Facts::need("base", job.facts.pinned.as_ref())?.clone();
-    if !matches!(job.target(), TargetRef::Remote(_)) {
-        job.pin = Some(Pin::start(&job.repo, job.id.as_str(), &pinned)?);
-    }
-    let tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?.clone();
-    let maker = job.maker(&job.place.modules);
-    let reporter = job.reporter;
-    job.dam.pass_collection()?;
-    let boundary = boundary::of_level(job.request.level);
-    let mut progress = |done, all| reporter.report(Event::Layer { done, all });
-    let stack = boundary.layers(&maker, &tree, None, &mut progress)?;
-    let warm = stack.warm;
-    let read_only = job.request.read_only;
-    let context = Context::create(
-        job.dam,
-        job.dir.path().to_owned(),
-        stack.clone(),
-        job.ids,
-        read_only,
-        boundary.homes(&job.place),
-    )?;
-    boundary.fill(&maker, &context, &mut progress)?;
-    job.facts.stack = Some(stack);
-    let refs = gitdir::listed_refs(refs)?;
-    job.write_git(&context, &pinned, &refs, &job.place.modules)?;
-    if matches!(job.target(), TargetRef::Remote(_)) {
-        // The remote's tip need not be in the person's repository.
-        let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
-        context.lend_objects(&job.store, &pinned, &have)?;
-    }
-    if job.request.carry_dirty {
-        // The index names them.
-        let base = Facts::need("base", job.facts.base.as_ref())?;
-        context.lend_objects(&job.store, base, &[pinned.as_str()])?;
-    }
-    let mut carried = Vec::new();
-    for path in &job.request.carry {
-        for copied in context.carry(&job.place.top, path)? {
-            carried.extend(copied.into_os_string().into_encoded_bytes());
-            carried.push(0);
-        }
-    }
-    if !carried.is_empty() {
-        std::fs::write(job.dir.carried(), carried).at("write", job.dir.carried())?;
-    }
-    if let Some(pin) = &mut job.pin {
-        pin.set(&job.repo)?;
-    }
-    if let Some(isolation) = &mut job.facts.isolation {
-        isolation.top = Some(boundary.top(&context, &job.place).display().to_string());
-    }
-    job.took("prepared", begun);
-    job.reporter.report(Event::Started {
-        task: job.id.to_string(),
-        name: job.name.to_string(),
-        base: pinned.0.short().to_owned(),
-        target: job.target().to_string(),
-        isolation: Facts::need("isolation", job.facts.isolation.as_ref())?.clone(),
-        warm,
-    });
-    Ok(context)
-}
-
 /// Copies the files that are inputs, and lets all inputs appear.
-fn take_inputs(job: &mut Job<'_>) -> Result<(), Error> {
+fn take_inputs<S>(job: &mut Job<'_, S>) -> Result<(), Error> {
     if job.request.inputs.is_empty() {
         return Ok(());
     }
@@ -467,67 +457,9 @@ fn take_inputs(job: &mut Job<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The uncommitted work of the checkout becomes the base: a commit of ours on
-/// the person's. The change set is then what the *task* did, and only that lands.
-fn carry_dirty(job: &mut Job<'_>) -> Result<(), Error> {
-    let Some(top) = job.repo.worktree.clone() else {
-        return Err(Error::usage("a bare repository has no uncommitted work to carry", None));
-    };
-    let head = job.repo.resolve("HEAD")?;
-    let base = Facts::need("base", job.facts.base.as_ref())?.clone();
-    if head.as_ref() != Some(&base) {
-        return Err(Error::usage(
-            "`--carry-dirty` takes the checkout along, but the task starts from another commit",
-            None,
-        ));
-    }
-    let index = job.dir.path().join("dirty-index");
-    cofferdam_git::copy_index(&job.repo.git_dir.join("index"), &index)?;
-    // `git add` cleans what Git LFS keeps; the person's storage is not for us to fill.
-    let mut lfs_storage = OsString::from("lfs.storage=");
-    lfs_storage.push(job.store.lfs.own());
-    let git = || {
-        cofferdam_git::GitCommand::persons(&job.repo.git_dir, None)
-            .work_tree(&top)
-            .env("GIT_INDEX_FILE", &index)
-            .env("GIT_OBJECT_DIRECTORY", job.store.dir().join("objects"))
-            .env(
-                "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-                cofferdam_git::alternates::variable(&job.repo.objects),
-            )
-            .setting("core.splitIndex=false")
-            .setting(lfs_storage.clone())
-    };
-    let added = git().args(["add", "--all"]).run();
-    added.map_err(|error| not_carried(error.into()))?;
-    let tree = cofferdam_git::TreeId(git().args(["write-tree"]).oid()?);
-    std::fs::remove_file(&index).at("remove", &index)?;
-    let mut text = job.commit_text()?;
-    text.message = format!("Uncommitted work carried into {}\n", job.name);
-    let commit = merge::commit(&job.store, &tree, &base, &text)?;
-    let reference = format!("refs/dam/{}-base", job.id);
-    job.store.git().args(["update-ref", &reference, commit.as_str()]).run()?;
-    job.facts.base = Some(commit);
-    job.facts.base_tree = Some(tree);
-    Ok(())
-}
-
-/// Names the file that `git add` could not read; anything else is what it was.
-fn not_carried(error: Error) -> Error {
-    let Error::Git(GitError::Failed { stderr, .. }) = &error else { return error };
-    let unread = stderr.lines().find_map(|line| {
-        line.strip_prefix("error: open(\"")?.strip_suffix("\"): Permission denied")
-    });
-    let Some(path) = unread else { return error };
-    Error::usage(
-        format!("`{path}` can't be read by you, so `--carry-dirty` can't take it along"),
-        "make it readable, or ignore it: `.git/info/exclude` is for you alone",
-    )
-}
-
 /// Second arrow: the command, in its context. Whether to go on.
-fn run_command(
-    job: &mut Job<'_>,
+fn run_command<S: Source>(
+    job: &mut Job<'_, S>,
     context: &Context,
     starter: Starter,
     limits: &InForce,
@@ -570,12 +502,9 @@ fn run_command(
         end_processes: &|| boundary.end_processes(&dir, id.as_str()),
         terminal: None,
     };
-    let pin = Mutex::new(job.pin.take());
-    let run = beside_a_look(job, &pin, || {
-        supervise::run(starter, &plan, &job.control, Some(job.reporter))
-    })
-    .map_err(|error| job.place.tools.blame(error))?;
-    job.pin = pin.into_inner().expect("pin");
+    let run =
+        S::beside(job, |job| supervise::run(starter, &plan, &job.control, Some(job.reporter)))
+            .map_err(|error| job.place.tools.blame(error))?;
     job.took("ran", begun);
     if run.left_running > 0 {
         let number = run.left_running;
@@ -590,7 +519,7 @@ fn run_command(
         job.reporter.report(Event::Warning { text });
     }
     job.diagnosed(diagnose::failure(job, context, Role::Command, &plan, run.ended));
-    let failed = |job: &mut Job<'_>, state: State, why: String| {
+    let failed = |job: &mut Job<'_, S>, state: State, why: String| {
         job.end(state, &why)?;
         Ok(false)
     };
@@ -643,8 +572,8 @@ fn killed(level: Level) -> String {
 }
 
 /// What a command in the task's own context is told.
-pub(crate) fn told(
-    job: &Job<'_>,
+pub(crate) fn told<S>(
+    job: &Job<'_, S>,
     context: &Context,
     role: &str,
     feedback: Option<Vec<u8>>,
@@ -661,7 +590,7 @@ pub(crate) fn told(
             "name": job.name,
             "role": role,
             "base": job.facts.base,
-            "target": job.target().to_string(),
+            "target": job.facts.target_text(),
             "level": job.request.level,
             "top": boundary::of_level(job.request.level)
                 .top(context, &job.place)
@@ -678,11 +607,11 @@ pub(crate) fn told(
 }
 
 /// Whether the caller's directory exists in the base.
-fn cwd_exists(job: &Job<'_>, cwd: &Path) -> bool {
+fn cwd_exists<S>(job: &Job<'_, S>, cwd: &Path) -> bool {
     let Ok(below) = cwd.strip_prefix(&job.place.top) else { return false };
-    let Some(stack) = &job.facts.stack else { return false };
+    let layers = job.facts.stack.iter().flat_map(|stack| &stack.ids);
     below.as_os_str().is_empty()
-        || stack.ids.iter().any(|id| job.dam.layers.tree(id).join(below).is_dir())
+        || layers.into_iter().any(|id| job.dam.layers.tree(id).join(below).is_dir())
 }
 
 fn not_started(request: &Request, errno: i32) -> String {
@@ -695,51 +624,21 @@ fn not_started(request: &Request, errno: i32) -> String {
     format!("`{command}` was not found")
 }
 
-/// Third arrow: the change set. Whether there is one to land.
-fn take_out(job: &mut Job<'_>, context: &Context) -> Result<bool, Error> {
+/// Third arrow: the result. Whether there is one to land.
+fn take_out<S: Source>(job: &mut Job<'_, S>, context: &Context) -> Result<bool, Error> {
     let begun = Instant::now();
     job.advance(State::Harvesting, None)?;
     if job.request.read_only {
         job.end(State::Empty, "the task was read-only")?;
         return Ok(false);
     }
-    if boundary::of_level(job.request.level).is_untouched(context) {
-        job.took("harvested", begun);
-        job.end(State::Empty, "nothing changed")?;
+    let taken = S::take_out(job, context)?;
+    job.took("harvested", begun);
+    if let TakenOut::End(state, why) = taken {
+        job.end(state, &why)?;
         return Ok(false);
     }
-    job.facts.message = Some(message(job, context));
-    let text = job.commit_text()?;
-    let collected = harvest::take(job, context, &text)?;
-    job.took("harvested", begun);
-    job.tell_left_out(collected.left_out);
-    let Some(changes) = collected.change else {
-        if collected.aside {
-            let why = "nothing changed on disk, but its git has work that is not there: ";
-            job.end(State::Failed, &format!("{why}{}", job.facts.left_out.join("; ")))?;
-        } else {
-            job.end(State::Empty, "nothing changed")?;
-        }
-        return Ok(false);
-    };
-    job.facts.set_change(changes);
     job.note()?;
-    let ChangeCounts { added, modified, deleted } = job.facts.counts.unwrap_or_default();
-    let text = format!("{added} added, {modified} changed, {deleted} deleted");
-    job.told("harvested", begun, text);
+    job.told("harvested", begun, S::in_words(job));
     Ok(true)
-}
-
-/// The commit message: asked for, said by the task, of its last own commit, or
-/// made from name and command; with the trailer that names the task.
-pub(crate) fn message(job: &Job<'_>, context: &Context) -> String {
-    let text = job
-        .request
-        .message
-        .clone()
-        .or_else(|| context.message())
-        .or_else(|| context.last_subject())
-        .unwrap_or_else(|| format!("{}: {}", job.name, job.request.command()));
-    let clean: String = text.chars().filter(|c| *c != '\0').collect();
-    format!("{}\n\nDam-Task: {} {}\n", clean.trim_end(), job.id, job.name)
 }

@@ -499,6 +499,34 @@ impl Walker {
     }
 }
 
+/// Opens the regular file at `path` below `top` for reading; its owner is given the right to
+/// read it, when that is the caller. None when nothing is there. Nothing is followed, and
+/// nothing is waited for.
+///
+/// # Errors
+/// [`WalkError::NotAFile`] for anything else, or when a link leads there.
+pub fn open_file_below(top: impl AsFd, path: &[u8]) -> Result<Option<File>, WalkError> {
+    let fail = |errno| WalkError::new(path, errno);
+    let name = c_name(path).map_err(fail)?;
+    match let_owner_read(top.as_fd(), &name) {
+        // Somebody else's can be readable as it is.
+        Ok(()) | Err(Errno::PERM | Errno::LOOP) => {}
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(errno) => return Err(fail(errno)),
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let not_a_file = || WalkError::NotAFile { path: path.into() };
+    let fd = match open_beneath(&top, &name, flags, Mode::empty()) {
+        // A socket, and a link.
+        Err(Errno::NXIO | Errno::LOOP) => return Err(not_a_file()),
+        fd => fd.map_err(fail)?,
+    };
+    if probe_fd(&fd).map_err(fail)?.file_type() != FileType::RegularFile {
+        return Err(not_a_file());
+    }
+    Ok(Some(File::from(fd)))
+}
+
 /// Lets the owner read the file or directory at `path` below `top`, also when it has mode
 /// 000. Other names of a file may lie elsewhere: one that has any stays as it is.
 ///

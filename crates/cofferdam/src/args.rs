@@ -121,6 +121,19 @@ pub enum Command {
 /// Run a command in a context of its own.
 #[derive(Debug, ClapArgs)]
 pub struct Run {
+    /// Work on files instead of a repository: begin with nothing but the inputs, and land
+    /// the outputs.
+    #[arg(long, conflicts_with_all = ["base", "into", "branch", "carry", "carry_dirty", "message", "allow_check_changes"])]
+    pub scratch: bool,
+    /// A file that the command is to make, and the file that it becomes when all checks
+    /// have passed. Can be repeated.
+    #[arg(
+        long = "output",
+        value_name = "FILE=TO",
+        requires = "scratch",
+        conflicts_with = "read_only"
+    )]
+    pub outputs: Vec<OsString>,
     /// Start from this commit instead of the target's tip.
     #[arg(long, value_name = "REV")]
     pub base: Option<String>,
@@ -148,7 +161,8 @@ pub struct Run {
     #[arg(long, value_name = "PATH")]
     pub carry: Vec<PathBuf>,
     /// Let the task read a file or directory of the host's, at its own path or at DEST: a
-    /// file as it is when the task starts, a directory through an overlay of its own.
+    /// file as it is when the task starts, a directory through an overlay of its own. With
+    /// `--scratch` a relative path is relative to the top of the context.
     #[arg(long = "input", value_name = "PATH[:DEST]")]
     pub inputs: Vec<PathBuf>,
     /// Start from the uncommitted work in the checkout; only what the task adds lands.
@@ -189,7 +203,7 @@ pub struct Run {
     /// Most of its output that is kept, 64 MiB when nothing is said; of more the middle
     /// is cut out.
     #[arg(long, value_name = "SIZE", value_parser = limits::parse_size)]
-    pub output: Option<u64>,
+    pub log_size: Option<u64>,
     /// Refuse to start unless the kernel enforces this limit, or has Landlock.
     #[arg(long, value_name = "LIMIT", value_parser = ["memory", "cpus", "pids", "disk", "landlock"])]
     pub require: Vec<String>,

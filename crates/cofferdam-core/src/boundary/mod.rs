@@ -85,7 +85,7 @@ pub trait Boundary {
         progress: Progress<'_>,
     ) -> Result<LayerStack, GitError>;
 
-    /// Puts the files of the tree into a context that was just made.
+    /// Puts the files of `tree` into a context that was just made.
     ///
     /// # Errors
     /// When they can't be written.
@@ -93,6 +93,7 @@ pub trait Boundary {
         &self,
         maker: &LayerMaker<'_>,
         context: &Context,
+        tree: &TreeId,
         progress: Progress<'_>,
     ) -> Result<(), GitError>;
 

@@ -100,7 +100,13 @@ impl Boundary for Sandbox {
     }
 
     /// They show through from the layers.
-    fn fill(&self, _: &LayerMaker<'_>, _: &Context, _: Progress<'_>) -> Result<(), GitError> {
+    fn fill(
+        &self,
+        _: &LayerMaker<'_>,
+        _: &Context,
+        _: &TreeId,
+        _: Progress<'_>,
+    ) -> Result<(), GitError> {
         Ok(())
     }
 
@@ -136,32 +142,42 @@ impl Boundary for Sandbox {
         }
         places.sort_by_key(|(_, dest)| dest.components().count());
         mounts.extend(places.into_iter().map(|(name, dest)| own(name, dest.clone())));
+        // What is given can lie in the top, where that is about no repository.
+        let mut below = Vec::new();
+        let mut give = |dest: &Path, mount: Mount| {
+            if dest.starts_with(&place.top) { below.push(mount) } else { mounts.push(mount) }
+        };
         for dir in &place.tools.dirs {
             let home = home_of(dir);
-            mounts.push(Mount::Private {
+            let private = Mount::Private {
                 source: dir.source.clone(),
                 hidden: dir.hidden.clone(),
                 upper: context.relative(&format!("{home}/upper")),
                 work: context.relative(&format!("{home}/work")),
                 dest: dir.path.clone(),
-            });
+            };
+            give(&dir.path, private);
         }
         for (copy, dest) in &place.files {
-            mounts.push(Mount::Bind {
+            let file = Mount::Bind {
                 source: copy.clone(),
                 dest: dest.clone(),
                 writable: false,
                 executable: true,
-            });
+            };
+            give(dest, file);
         }
         let (lower, upper) = context.lowers();
-        mounts.push(if context.read_only {
+        mounts.push(if lower.is_empty() {
+            own("upper", place.top.clone())
+        } else if context.read_only {
             let lower = std::iter::once(upper).chain(lower).collect();
             Mount::Overlay { lower, upper: None, work: None, dest: place.top.clone() }
         } else {
             let work = Some(context.relative("work"));
             Mount::Overlay { lower, upper: Some(upper), work, dest: place.top.clone() }
         });
+        mounts.extend(below);
         for (number, source) in place.objects.iter().enumerate() {
             mounts.push(Mount::Bind {
                 source: source.clone(),

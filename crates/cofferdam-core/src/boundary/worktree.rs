@@ -122,9 +122,10 @@ impl Boundary for Worktree {
         &self,
         maker: &LayerMaker<'_>,
         context: &Context,
+        tree: &TreeId,
         progress: Progress<'_>,
     ) -> Result<(), GitError> {
-        maker.check_out(&context.upper(), &context.stack.tree, None, progress).map(drop)
+        maker.check_out(&context.upper(), tree, None, progress).map(drop)
     }
 
     fn spec(

@@ -38,8 +38,8 @@ pub(super) struct Outside<'a> {
 }
 
 impl<'a> Outside<'a> {
-    pub(super) fn of(job: &'a Job<'_>, context: &Context, cwd: &'a Path) -> Outside<'a> {
-        let layers = context.stack.lower().into_iter().map(|lower| context.base.join(lower));
+    pub(super) fn of<S>(job: &'a Job<'_, S>, context: &Context, cwd: &'a Path) -> Outside<'a> {
+        let layers = context.lower.iter().map(|lower| context.base.join(lower));
         Outside {
             search: std::env::var_os("PATH").unwrap_or_default(),
             cwd,

@@ -13,13 +13,12 @@ use rustix::io::Errno;
 /// How much is copied at once, in bytes.
 pub(super) const BUFFER: usize = 256 << 10;
 
-/// Copies a file: shares its blocks where that can be had, else copies what is not a
-/// hole.
-pub(super) fn content(
-    from: &File,
-    to: &File,
-    go_on: &mut dyn FnMut(u64) -> bool,
-) -> io::Result<()> {
+/// Copies a file's content: shares its blocks where that can be had, else copies what is
+/// not a hole. `go_on` is told how many bytes were copied.
+///
+/// # Errors
+/// Of reading and writing; [`io::ErrorKind::Interrupted`] when `go_on` said no.
+pub fn content(from: &File, to: &File, go_on: &mut dyn FnMut(u64) -> bool) -> io::Result<()> {
     if rustix::fs::ioctl_ficlone(to, from).is_ok() {
         return Ok(());
     }

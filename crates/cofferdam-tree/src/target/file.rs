@@ -86,15 +86,24 @@ impl FileTarget {
         } else {
             std::fs::canonicalize(parent).step("find the directory of", path)?.join(name)
         };
+        let target = FileTarget::at(&place)?;
+        target.file()?;
+        Ok(target)
+    }
+
+    /// The target at a path that [`FileTarget::path`] gave. Whatever is there now, it is not
+    /// followed: [`FileTarget::look`] tells.
+    ///
+    /// # Errors
+    /// [`TargetError`].
+    pub fn at(place: &Path) -> Result<FileTarget, TargetError> {
         let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
-            return Err(unsuitable("a directory"));
+            return Err(TargetError::Unsuitable { path: place.into(), found: "a directory" });
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(parent, flags, Mode::empty());
-        let dir = dir.step("open the directory of", &place)?;
-        let target = FileTarget { dir, name: name.to_owned(), path: place };
-        target.file()?;
-        Ok(target)
+        let dir = dir.step("open the directory of", place)?;
+        Ok(FileTarget { dir, name: name.to_owned(), path: place.to_owned() })
     }
 
     /// Where it is, absolute, without symbolic links.
@@ -138,6 +147,12 @@ impl FileTarget {
             }
         }
         Err(self.drifted("is being written to"))
+    }
+
+    /// That it is not what it was when the task began.
+    #[must_use]
+    pub fn has_changed(&self) -> TargetError {
+        self.drifted("has changed since the task began")
     }
 
     fn drifted(&self, how: &'static str) -> TargetError {
@@ -259,15 +274,7 @@ impl FileTarget {
         old: Option<&Fingerprint>,
         new: &Fingerprint,
     ) -> Result<Recovered, TargetError> {
-        let inode =
-            |name: &OsStr| match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-                Err(Errno::NOENT) => Ok(None),
-                stat => Ok(Some(stat.step("look at", &self.path)?.st_ino)),
-            };
-        let staged = inode(temp)?;
-        if staged.is_some() {
-            // It has two names only between the link and the unlink of a creation.
-            let linked = staged == inode(&self.name)?;
+        if let Some(linked) = self.staged(temp)? {
             self.unstage(temp)?;
             return Ok(if linked { Recovered::Committed } else { Recovered::NotCommitted });
         }
@@ -283,6 +290,46 @@ impl FileTarget {
             Ok(Recovered::NotCommitted)
         } else {
             Ok(Recovered::ChangedSince)
+        }
+    }
+
+    /// Whether what was staged is there, and then, whether it has the target's name too:
+    /// which it has only between the link and the unlink of a creation.
+    fn staged(&self, temp: &OsStr) -> Result<Option<bool>, TargetError> {
+        let inode =
+            |name: &OsStr| match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => Ok(None),
+                stat => Ok(Some(stat.step("look at", &self.path)?.st_ino)),
+            };
+        let staged = inode(temp)?;
+        Ok(match staged {
+            None => None,
+            Some(_) => Some(staged == inode(&self.name)?),
+        })
+    }
+
+    /// As [`FileTarget::recover`], but only forward: what is staged still takes its name, if
+    /// what is there is still `old`. For one of several whose commit point was before. Can
+    /// be repeated.
+    ///
+    /// # Errors
+    /// When that can't be done now.
+    pub fn complete(
+        &self,
+        temp: &OsStr,
+        old: Option<&Fingerprint>,
+        new: &Fingerprint,
+    ) -> Result<Recovered, TargetError> {
+        if self.staged(temp)? != Some(false) {
+            return self.recover(temp, old, new);
+        }
+        match self.commit(temp, old) {
+            Ok(()) => Ok(Recovered::Committed),
+            Err(TargetError::Drifted { .. } | TargetError::Unsuitable { .. }) => {
+                self.unstage(temp)?;
+                Ok(Recovered::ChangedSince)
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -16,6 +16,7 @@ mod copy;
 pub mod file;
 mod fingerprint;
 
+pub use copy::content as copy_content;
 pub use file::FileTarget;
 pub use fingerprint::{Fingerprint, hex};
 

@@ -5,8 +5,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use cofferdam_core::config::Config;
+use cofferdam_core::context::FILES_INSIDE;
+use cofferdam_core::files::Output;
 use cofferdam_core::input::Input;
-use cofferdam_core::request::{Check, Into, Level, Request};
+use cofferdam_core::request::{Check, Into, Level, Request, SourceRef};
 use cofferdam_core::{Error, ExitCode, Limits, Network, TaskName, Wall, task};
 
 use crate::args::{Format, Net, Run};
@@ -17,11 +19,17 @@ use crate::signals;
 pub fn run(args: Run, dir: &Path, format: Format) -> Result<ExitCode, Error> {
     let request = request(args, dir)?;
     let base = request.base.clone();
-    let look = task::look(dir, base.as_deref())?;
+    let look = match request.source {
+        SourceRef::Repo => Some(task::look(dir, base.as_deref())?),
+        SourceRef::Scratch => None,
+    };
     let mut dam = super::open()?;
     let control = signals::control();
     let renderer = Renderer::new(format);
-    let receipt = task::run(&mut dam, dir, look, request, control, &renderer)?;
+    let receipt = match look {
+        Some(look) => task::run(&mut dam, dir, look, request, control, &renderer)?,
+        None => task::run_on_files(&mut dam, dir, request, control, &renderer)?,
+    };
     drop(renderer);
     Ok(super::conclude(&receipt, format))
 }
@@ -45,10 +53,18 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
     };
     let level = match args.level {
         Some(level) => level,
+        None if args.scratch => Level::Sandbox,
         None => Config::of_person()?.level.unwrap_or(Level::Sandbox),
     };
+    let top = args.scratch.then(|| Path::new(FILES_INSIDE));
     Ok(Request {
         argv: args.command,
+        source: if args.scratch { SourceRef::Scratch } else { SourceRef::Repo },
+        outputs: args
+            .outputs
+            .iter()
+            .map(|output| Output::parse(output, dir))
+            .collect::<Result<_, _>>()?,
         base: args.base,
         into,
         checks: checks(&args.checks)?,
@@ -57,7 +73,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         inputs: args
             .inputs
             .iter()
-            .map(|input| Input::parse(input, dir, "--input"))
+            .map(|input| Input::parse(input, dir, "--input", top))
             .collect::<Result<_, _>>()?,
         carry_dirty: args.carry_dirty,
         env_names,
@@ -74,7 +90,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         land: !args.no_land,
         limits: Limits { memory: args.memory, cpus: args.cpus, pids: args.pids, disk: args.disk },
         require: args.require,
-        output: args.output,
+        output: args.log_size,
         attempts: args.attempts,
         allow_check_changes: args.allow_check_changes,
         keep: args.keep,

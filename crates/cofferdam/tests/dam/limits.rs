@@ -192,7 +192,7 @@ fn the_repository_can_only_tighten() {
 #[test]
 fn of_the_output_no_more_is_kept_than_asked_for() {
     let world = World::new();
-    world.run(&["--name", "t", "--no-check", "--output", "100KiB"], "seq 1000000").expect_code(0);
+    world.run(&["--name", "t", "--no-check", "--log-size", "100KiB"], "seq 1000000").expect_code(0);
     let log = world.dam(["log", "t"]);
     assert!(log.stdout.len() < 200 << 10, "{}", log.stdout.len());
     assert!(log.stdout.starts_with("1\n2\n") && log.stdout.ends_with("1000000\n"));

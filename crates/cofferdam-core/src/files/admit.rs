@@ -1,0 +1,169 @@
+//! Admission of a task on files: what it is to make is known, and what is there now.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use cofferdam_sandbox::process::boot_id;
+use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
+use cofferdam_tree::FileTarget;
+
+use super::{Files, Output, OutputFact};
+use crate::admit::{Admitted, Reserved, default_name, fresh_id, give, limit, reserve};
+use crate::config::{Asks, Config};
+use crate::context::Place;
+use crate::control::Control;
+use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::input::clean;
+use crate::limits::LANDLOCK;
+use crate::report::{Meter, Reporter};
+use crate::request::{Level, Request};
+use crate::{Dam, Error, boundary};
+
+/// See [`Output::parse`].
+pub(super) fn parse(text: &OsStr, dir: &Path) -> Result<Output, Error> {
+    let said = text.to_string_lossy().into_owned();
+    let usage = |why: &str| {
+        Error::usage(format!("`--output {said}`: {why}"), "`--output FILE=/srv/reports/FILE`")
+    };
+    let bytes = text.as_bytes();
+    let Some(at) = bytes.iter().position(|byte| *byte == b'=') else {
+        return Err(usage("it has to say which file becomes which"));
+    };
+    let (from, to) = (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]));
+    let from = clean(Path::new(from));
+    let inside = from.components().all(|part| matches!(part, Component::Normal(_)));
+    if !inside || from.as_os_str().is_empty() {
+        return Err(usage("the file that is made has to be a path inside of the context"));
+    }
+    if to.is_empty() || to.as_bytes().ends_with(b"/") {
+        return Err(usage("it has to become a file"));
+    }
+    Ok(Output { from, to: dir.join(to) })
+}
+
+/// See [`crate::admit`].
+pub(crate) fn admit<'a>(
+    dam: &'a mut Dam,
+    dir: &Path,
+    mut request: Request,
+    control: Control,
+    reporter: &'a dyn Reporter,
+) -> Result<Admitted<'a, Files>, Error> {
+    if request.level != Level::Sandbox {
+        let message = format!("a task on files can't be had at level `{}`", request.level);
+        return Err(Error::usage(message, "level `sandbox` has it"));
+    }
+    limit(dam, &mut request, &Config::default());
+    let asks = Asks { carry: Vec::new(), ..dam.own.asks.clone() };
+    give(&asks, &mut request, dir, reporter)?;
+    if request.network_is_default && dam.own.offline {
+        request.network = Network::None;
+    }
+    let boundary = boundary::of_level(request.level);
+    boundary.admit(&request)?;
+    if request.require.iter().any(|wanted| wanted == LANDLOCK)
+        && (landlock_abi() == 0 || request.wall == Wall::Nested)
+    {
+        return Err(Error::NoLandlock);
+    }
+    let ids = Ids::for_task(dam.dir()).at("look at", dam.dir())?;
+    if request.wall == Wall::Nested {
+        refuse_delegated(ids).map_err(Error::Isolation)?;
+    }
+    let mut place = Place::of_files(dam, ids)?;
+    place.outputs = request.outputs.iter().map(|output| place.top.join(&output.from)).collect();
+    check(&place, &request)?;
+    let mut outputs = Vec::new();
+    let mut meter = Meter::begin(reporter, "looking at what is there");
+    for output in &request.outputs {
+        outputs.push(look(output, &mut meter, &control)?);
+    }
+    for (number, output) in outputs.iter().enumerate() {
+        if outputs[..number].iter().any(|other| other.place == output.place) {
+            let message = format!("two outputs become `{}`", output.place.display());
+            return Err(Error::usage(message, None));
+        }
+        if output.place.starts_with(dam.dir()) {
+            let message = format!("`{}` lies in the state directory", output.place.display());
+            return Err(Error::usage(message, None));
+        }
+    }
+    let id = fresh_id()?;
+    let name = match &request.name {
+        Some(name) => name.clone(),
+        None => default_name(&request, &id),
+    };
+    let facts = Facts {
+        outputs,
+        ids: Some(ids),
+        cwd: Some(place.top.clone()),
+        boot: Some(boot_id().at("read", "/proc")?),
+        isolation: Some(boundary.isolation(&request, &place)),
+        ..Facts::default()
+    };
+    Ok(match reserve(dam, request, (id, name), facts, "")? {
+        Reserved::Earlier(task) => Admitted::Earlier(task),
+        Reserved::Own(own) => {
+            Admitted::Own(Box::new(own.into_job(dam, Files, place, control, reporter)), ())
+        }
+    })
+}
+
+/// What is at the place of an output now.
+pub(super) fn look(
+    output: &Output,
+    meter: &mut Meter<'_>,
+    control: &Control,
+) -> Result<OutputFact, Error> {
+    let target = FileTarget::open(&output.to)?;
+    let mut read = 0;
+    let seen = target.look(&mut |bytes| {
+        read += bytes;
+        meter.at(read >> 20, 0);
+        control.interrupts() == 0
+    });
+    Ok(OutputFact {
+        from: output.from.clone(),
+        place: target.path().to_owned(),
+        before: seen?.map(|seen| seen.fingerprint),
+        result: None,
+    })
+}
+
+/// Refuses inputs and outputs that are in each other's way.
+fn check(place: &Place, request: &Request) -> Result<(), Error> {
+    let overlap = |one: &Path, other: &Path| one.starts_with(other) || other.starts_with(one);
+    for (number, input) in request.inputs.iter().enumerate() {
+        place.check_input(input)?;
+        if request.inputs[..number].iter().any(|other| other.dest == input.dest) {
+            let message = format!("two inputs are to be at `{}`", input.dest.display());
+            return Err(Error::usage(message, "`PATH:DEST` says where one is to be"));
+        }
+        for (output, from) in request.outputs.iter().zip(&place.outputs) {
+            let changes_it = *from == input.dest && input.source.is_file();
+            if overlap(from, &input.dest) && !changes_it {
+                let message = format!(
+                    "`{}` can't be an output: it is, lies in or holds the input `{}`, and \
+                     nothing comes out of that",
+                    output.from.display(),
+                    input.source.display()
+                );
+                return Err(Error::usage(message, "let the command make it beside the input"));
+            }
+        }
+    }
+    for (number, output) in request.outputs.iter().enumerate() {
+        let in_the_way = |other: &&Output| overlap(&other.from, &output.from) && **other != *output;
+        if let Some(other) = request.outputs[..number].iter().find(in_the_way) {
+            let message = format!(
+                "`{}` and `{}` can't both be outputs: one holds the other",
+                other.from.display(),
+                output.from.display()
+            );
+            return Err(Error::usage(message, None));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! Tasks that work on files instead of a repository.
+//!
+//! A context begins empty, but for its inputs, at a place of its own
+//! ([`FILES_INSIDE`](crate::context::FILES_INSIDE)). What the command is to make is
+//! declared, and nothing else comes out: each [`Output`] is copied by us into the task's
+//! directory, where the command can't write, judged there, and published over the file
+//! that it stands for.
+//!
+//! Why not through git: see `docs/design/files.md`.
+
+mod admit;
+mod publish;
+mod results;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use cofferdam_ledger::{Publication, State};
+use cofferdam_sandbox::Ids;
+use cofferdam_tree::{Fingerprint, TextOrBytes, hex};
+use serde::{Deserialize, Serialize};
+use serde_with::As;
+use sha2::{Digest, Sha256};
+
+use crate::context::{Context, Place};
+use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::job::Job;
+use crate::source::{Prepared, Source, TakenOut};
+use crate::{Dam, Error, boundary, limits};
+
+pub(crate) use admit::admit;
+
+/// A file that a command is to make, and the one that it becomes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Where the command makes it, relative to the top of its context.
+    #[serde(with = "As::<TextOrBytes>")]
+    pub from: PathBuf,
+    /// What it becomes, an absolute path.
+    #[serde(with = "As::<TextOrBytes>")]
+    pub to: PathBuf,
+}
+
+impl Output {
+    /// An output as a person writes it: `FROM=TO`, where `TO` can be relative to `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn parse(text: &std::ffi::OsStr, dir: &std::path::Path) -> Result<Output, Error> {
+        admit::parse(text, dir)
+    }
+}
+
+/// An output of a task, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputFact {
+    /// As [`Output::from`].
+    #[serde(with = "As::<TextOrBytes>")]
+    pub from: PathBuf,
+    /// The file that it becomes: absolute, without symbolic links.
+    #[serde(with = "As::<TextOrBytes>")]
+    pub place: PathBuf,
+    /// What was there when the task began; none where nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Fingerprint>,
+    /// What the command made. Written when it is none, too: a key that is left out keeps
+    /// its old value.
+    pub result: Option<Fingerprint>,
+}
+
+impl OutputFact {
+    /// What the command made, when it is not what is there already.
+    fn differing(&self) -> Option<&Fingerprint> {
+        self.result.as_ref().filter(|result| {
+            self.before.as_ref().is_none_or(|before| {
+                (&before.sha256, before.size) != (&result.sha256, result.size)
+                    || (before.mode & 0o100 == 0) != (result.mode & 0o100 == 0)
+            })
+        })
+    }
+}
+
+/// The source of such a task: nothing.
+pub struct Files;
+
+/// What would be published.
+pub(crate) struct Candidate {
+    /// A hash of the results: their places in the context, contents, and whether they are
+    /// programs.
+    id: String,
+}
+
+impl Candidate {
+    fn of(facts: &Facts) -> Candidate {
+        let mut hash = Sha256::new();
+        for output in &facts.outputs {
+            let Some(result) = &output.result else { continue };
+            let from = output.from.as_os_str().as_encoded_bytes();
+            hash.update((from.len() as u64).to_le_bytes());
+            hash.update(from);
+            hash.update(result.sha256.as_bytes());
+            hash.update([u8::from(result.mode & 0o100 != 0)]);
+        }
+        Candidate { id: hex(&hash.finalize()) }
+    }
+}
+
+impl Source for Files {
+    type Candidate = Candidate;
+    type Begun = ();
+
+    fn reopen(dam: &Dam, facts: &Facts, ids: Ids) -> Result<(Files, Place), Error> {
+        let mut place = Place::of_files(dam, ids)?;
+        place.outputs = facts.outputs.iter().map(|output| place.top.join(&output.from)).collect();
+        Ok((Files, place))
+    }
+
+    fn can_land(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn still_there(_: &Job<'_, Files>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn prepare(job: &mut Job<'_, Files>, (): ()) -> Result<Prepared, Error> {
+        let boundary = boundary::of_level(job.request.level);
+        let context = Context::create(
+            job.dam,
+            job.dir.path().to_owned(),
+            Vec::new(),
+            job.ids,
+            job.request.read_only,
+            boundary.homes(&job.place),
+        )?;
+        // An input that is an output is one that the command changes.
+        for (number, input) in job.facts.inputs.iter().enumerate() {
+            if !job.place.outputs.contains(&input.dest) {
+                continue;
+            }
+            let (Ok(below), true) = (input.dest.strip_prefix(&job.place.top), input.is_file())
+            else {
+                continue;
+            };
+            let (from, to) =
+                (job.dir.inputs().join(number.to_string()), context.upper().join(below));
+            context.make_dirs_above(&context.upper(), below)?;
+            std::fs::copy(&from, &to).at("copy the input", &input.source)?;
+            let mode = std::fs::Permissions::from_mode(0o644);
+            std::fs::set_permissions(&to, mode).at("set the mode of", &to)?;
+            context.give(&to)?;
+        }
+        Ok(Prepared { context, base: "nothing".into(), warm: true })
+    }
+
+    fn beside<T>(job: &mut Job<'_, Files>, run: impl FnOnce(&Job<'_, Files>) -> T) -> T {
+        run(job)
+    }
+
+    fn take_out(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenOut, Error> {
+        if job.facts.outputs.is_empty() {
+            return Ok(TakenOut::End(State::Empty, "there was nothing to be made".into()));
+        }
+        results::take(job, context)
+    }
+
+    fn in_words(job: &Job<'_, Files>) -> String {
+        let made = job.facts.outputs.iter().filter_map(|output| {
+            let size = limits::size(output.result.as_ref()?.size);
+            Some(format!("{} ({size})", output.from.display()))
+        });
+        made.collect::<Vec<_>>().join(", ")
+    }
+
+    fn result(job: &mut Job<'_, Files>, context: &Context) -> Result<bool, Error> {
+        Ok(matches!(results::take(job, context)?, TakenOut::Result))
+    }
+
+    fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error> {
+        publish::land(job, publish)
+    }
+
+    fn recover(job: &mut Job<'_, Files>, publication: Option<Publication>) -> Result<(), Error> {
+        publish::recover(job, publication)
+    }
+
+    /// The results are files already, and stay where they are.
+    fn save(job: &mut Job<'_, Files>) -> Result<(), Error> {
+        results::save(job)
+    }
+
+    fn release(job: &mut Job<'_, Files>, meanwhile: &mut dyn FnMut(&Dam)) -> Result<(), Error> {
+        meanwhile(job.dam);
+        Ok(())
+    }
+
+    fn check_context(job: &Job<'_, Files>, _: &Candidate, dir: PathBuf) -> Result<Context, Error> {
+        let results = results::dir(job);
+        let lower = results.strip_prefix(job.dam.contexts_dir()).unwrap_or(&results);
+        let lower = vec![lower.display().to_string()];
+        let homes = boundary::of_level(job.request.level).homes(&job.place);
+        Context::create(job.dam, dir, lower, job.ids, false, homes)
+    }
+
+    fn tree(candidate: &Candidate) -> String {
+        candidate.id.clone()
+    }
+
+    fn base(_: &Candidate) -> Option<String> {
+        None
+    }
+
+    fn seen(
+        _: &Job<'_, Files>,
+        candidate: &Candidate,
+        _: bool,
+    ) -> Result<Vec<(&'static str, serde_json::Value)>, Error> {
+        Ok(vec![("files", candidate.id.clone().into())])
+    }
+
+    /// What is at the target need not pass a check of what is to be there.
+    fn without(_: &Job<'_, Files>, _: &Candidate) -> Result<Option<Candidate>, Error> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,390 @@
+//! The landing of files.
+//!
+//! 1. The landing locks of all their places are taken, in one order for everybody.
+//! 2. What is there has to be what was there when the task began.
+//! 3. The checks judge the results: these files, and nothing else of the context's.
+//! 4. Each is staged beside what it replaces, and compared with what was judged.
+//! 5. The journal is written; then the places change.
+//!
+//! One file commits with its own rename. Of several, the commit point is the ledger's
+//! record that all are staged and nothing has drifted: from then on the only way is
+//! forward, and a place that somebody else changed in between is left alone and told.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use cofferdam_ledger::{
+    Change as LedgerChange, Durability, NewPublication, Publication, PublicationState, State,
+};
+use cofferdam_tree::target::file::Content;
+use cofferdam_tree::target::{Recovered, TargetError};
+use cofferdam_tree::{FileTarget, Fingerprint, Lock, TextOrBytes};
+use serde::{Deserialize, Serialize};
+use serde_with::As;
+
+use super::{Candidate, Files, admit, results};
+use crate::error::IoContext;
+use crate::gate;
+use crate::job::Job;
+use crate::land::{
+    NO_CHECK_GIVEN, admission, chain, checks, concluded, inputs_changed, lock_name, not_admitted,
+};
+use crate::report::{Event, Meter};
+use crate::request::Check;
+use crate::{Error, limits};
+
+/// What recovery needs, as the ledger keeps it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Journal {
+    /// Version of this form: 1.
+    version: u32,
+    files: Vec<Staged>,
+}
+
+/// A file that was put beside the one that it is to replace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Staged {
+    #[serde(with = "As::<TextOrBytes>")]
+    place: PathBuf,
+    /// Its name, in the same directory.
+    temp: String,
+    old: Option<Fingerprint>,
+    new: Fingerprint,
+}
+
+/// See the module; [`crate::source::Source::land`].
+pub(super) fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error> {
+    let Some(_locks) = lock_places(job)? else { return not_admitted(job) };
+    job.advance(State::Verifying, None)?;
+    if let Some(why) = drift(job)? {
+        return job.end(State::Conflicted, &why);
+    }
+    if job.facts.outputs.iter().all(|output| output.differing().is_none()) {
+        let places = job.facts.target_text().unwrap_or_default();
+        return job.end(State::Empty, &format!("what was made is there already: {places}"));
+    }
+    let asked = job.dam.own.checks.clone();
+    let checks = checks(job, asked);
+    job.facts.no_check = job.request.no_check;
+    if inputs_changed(job)? || !verify(job, &checks)? {
+        return Ok(());
+    }
+    // A check read them, too.
+    if !checks.is_empty() && inputs_changed(job)? {
+        return Ok(());
+    }
+    if !publish {
+        let checked = if checks.is_empty() { "not checked" } else { "verified" };
+        return job.end(State::Ready, &format!("{checked}; `dam land {}` lands it", job.name));
+    }
+    if job.interrupted() {
+        return job.end(State::Cancelled, "interrupted");
+    }
+    self::publish(job)
+}
+
+/// Takes the landing locks of all places; `None` when a person lost patience.
+fn lock_places(job: &Job<'_, Files>) -> Result<Option<Vec<Lock>>, Error> {
+    let mut places: Vec<&PathBuf> = job.facts.outputs.iter().map(|output| &output.place).collect();
+    places.sort();
+    let mut locks = Vec::new();
+    for place in places {
+        let key = lock_name("file", place.as_os_str().as_encoded_bytes());
+        match admission(job, &key, &place.display().to_string())? {
+            Some(lock) => locks.push(lock),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(locks))
+}
+
+/// What is not as it was when the task began, in words.
+fn drift(job: &Job<'_, Files>) -> Result<Option<String>, Error> {
+    let mut meter = Meter::begin(job.reporter, "looking at what is there");
+    for (output, known) in job.request.outputs.iter().zip(&job.facts.outputs) {
+        let now = match admit::look(output, &mut meter, &job.control) {
+            Ok(now) => now,
+            Err(Error::Target(
+                error @ (TargetError::Unsuitable { .. } | TargetError::Drifted { .. }),
+            )) => {
+                return Ok(Some(error.to_string()));
+            }
+            Err(error) => return Err(error),
+        };
+        let place = known.place.display();
+        if now.place != known.place {
+            let to = output.to.display();
+            return Ok(Some(format!(
+                "`{to}` leads to `{}` now, and led to `{place}` when the task began",
+                now.place.display()
+            )));
+        }
+        let how = match (&known.before, &now.before) {
+            (before, now) if before == now => continue,
+            (Some(_), None) => "has gone",
+            (None, Some(_)) => "has appeared",
+            _ => "has changed",
+        };
+        return Ok(Some(format!("`{place}` {how} since the task began")));
+    }
+    Ok(None)
+}
+
+/// Whether the results may be published; the task has ended when not.
+fn verify(job: &mut Job<'_, Files>, checks: &[Check]) -> Result<bool, Error> {
+    let begun = Instant::now();
+    if checks.is_empty() && !job.request.no_check {
+        job.end(State::Ready, NO_CHECK_GIVEN)?;
+        return Ok(false);
+    }
+    let candidate = Candidate::of(&job.facts);
+    let judgement = gate::judge_all(job, &candidate, checks)?;
+    concluded(job, checks, judgement, begun)
+}
+
+fn publish(job: &mut Job<'_, Files>) -> Result<(), Error> {
+    let begun = Instant::now();
+    job.advance(State::Publishing, None)?;
+    let staged = match stage(job) {
+        Ok(staged) => staged,
+        Err(error) => {
+            unstage(job)?;
+            return not_published(job, &error);
+        }
+    };
+    let journal = Journal { version: 1, files: staged };
+    let single = match journal.files.as_slice() {
+        [single] => Some(single),
+        _ => None,
+    };
+    let hash = |fingerprint: &Fingerprint| fingerprint.sha256.clone();
+    let begun_publication = job.dam.ledger.begin_publication(NewPublication {
+        task: job.id.clone(),
+        target: job.facts.target_text().unwrap_or_default(),
+        old: single.and_then(|single| single.old.as_ref()).map(hash),
+        new: single.map_or_else(|| Candidate::of(&job.facts).id, |single| hash(&single.new)),
+        journal: serde_json::to_value(&journal).expect("a journal serialises"),
+    });
+    let publication = match begun_publication {
+        Ok(publication) => publication,
+        Err(error) => {
+            unstage(job)?;
+            return not_published(job, &error.into());
+        }
+    };
+    let committed = match single {
+        Some(single) => commit(single),
+        None => compare_all(&journal),
+    };
+    match committed {
+        Ok(()) => {}
+        Err(error @ TargetError::Drifted { .. }) => {
+            let (from, to) = (PublicationState::Intent, PublicationState::Abandoned);
+            job.dam.ledger.advance_publication(publication, from, to, Durability::Normal)?;
+            unstage(job)?;
+            return not_published(job, &error.into());
+        }
+        // A step failed, and nothing says on which side of the point that was.
+        Err(error) => {
+            let why = format!("it could not be published: {}", chain(&error));
+            let found = job.dam.ledger.publication_of(&job.id)?;
+            let found = found.ok_or_else(|| Error::Internal("the publication is gone".into()))?;
+            return finish(job, &found, &why);
+        }
+    }
+    let mut warning = None;
+    if single.is_none() {
+        let (from, to) = (PublicationState::Intent, PublicationState::Committed);
+        job.dam.ledger.advance_publication(publication, from, to, Durability::Full)?;
+        warning = forward(&journal)?;
+    }
+    job.took("landed", begun);
+    let facts = Some(job.facts.to_value());
+    let change = LedgerChange { facts, reason: warning.as_deref(), detail: None };
+    job.dam.ledger.land(&job.id, publication, change)?;
+    job.state = State::Landed;
+    if let Some(text) = warning {
+        job.reporter.report(Event::Warning { text });
+    }
+    let what = journal.files.iter().map(|file| {
+        let how = if file.old.is_some() { "replaced" } else { "made" };
+        format!("{} {how} ({})", file.place.display(), limits::size(file.new.size))
+    });
+    job.told("landed", begun, what.collect::<Vec<_>>().join(", "));
+    Ok(())
+}
+
+/// Puts each result that is new beside what it replaces.
+fn stage(job: &Job<'_, Files>) -> Result<Vec<Staged>, Error> {
+    let mut meter = Meter::begin(job.reporter, "putting it beside what is there");
+    let umask = umask().at("read", "/proc/self/status")?;
+    let mut done = 0;
+    let mut go_on = |bytes: u64| {
+        done += bytes;
+        meter.at(done >> 20, 0);
+        true
+    };
+    let mut staged = Vec::new();
+    for (number, output) in job.facts.outputs.iter().enumerate() {
+        let Some(result) = output.differing() else { continue };
+        let target = FileTarget::at(&output.place)?;
+        let temp = temp_name(job, number);
+        // Of an attempt to land it that came to nothing.
+        target.unstage(OsStr::new(&temp))?;
+        let old = target.look(&mut go_on)?;
+        if old.as_ref().map(|old| &old.fingerprint) != output.before.as_ref() {
+            return Err(target.has_changed().into());
+        }
+        let file = results::open(job, &output.from)?;
+        let content = Content { file: &file, executable: result.mode & 0o100 != 0, umask };
+        let new = target.stage(OsStr::new(&temp), content, old.as_ref(), &mut go_on)?;
+        // The promise itself: whatever became of the results on the disk since.
+        if (&new.sha256, new.size) != (&result.sha256, result.size) {
+            return Err(Error::Internal("what would land is not what was verified".into()));
+        }
+        let old = output.before.clone();
+        staged.push(Staged { place: output.place.clone(), temp, old, new });
+    }
+    Ok(staged)
+}
+
+/// The name of what is staged for an output. Nobody else uses it: it has the task's id.
+fn temp_name(job: &Job<'_, Files>, number: usize) -> String {
+    format!(".dam-{}-{number}", job.id)
+}
+
+/// Removes what was staged, where that is not known from a journal.
+fn unstage(job: &Job<'_, Files>) -> Result<(), Error> {
+    for (number, output) in job.facts.outputs.iter().enumerate() {
+        if let Some(target) = place(&output.place)? {
+            target.unstage(&OsString::from(temp_name(job, number)))?;
+        }
+    }
+    Ok(())
+}
+
+/// A place; none when its directory is gone, and with it all that was in there.
+fn place(path: &Path) -> Result<Option<FileTarget>, TargetError> {
+    match FileTarget::at(path) {
+        Err(TargetError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        place => place.map(Some),
+    }
+}
+
+fn commit(staged: &Staged) -> Result<(), TargetError> {
+    FileTarget::at(&staged.place)?.commit(OsStr::new(&staged.temp), staged.old.as_ref())
+}
+
+/// Compares all places with what they were once more.
+fn compare_all(journal: &Journal) -> Result<(), TargetError> {
+    for file in &journal.files {
+        let target = FileTarget::at(&file.place)?;
+        let now = target.look(&mut |_| true)?;
+        if now.map(|now| now.fingerprint) != file.old {
+            return Err(target.has_changed());
+        }
+    }
+    Ok(())
+}
+
+/// Goes on past the commit point of several. Gives what was left alone, in words.
+fn forward(journal: &Journal) -> Result<Option<String>, Error> {
+    let mut left_alone = Vec::new();
+    for file in &journal.files {
+        let done = match place(&file.place)? {
+            Some(target) => {
+                target.complete(OsStr::new(&file.temp), file.old.as_ref(), &file.new)?
+            }
+            None => Recovered::ChangedSince,
+        };
+        if done != Recovered::Committed {
+            let place = file.place.display();
+            left_alone.push(format!("`{place}` was changed by somebody else, and left alone"));
+        }
+    }
+    Ok((!left_alone.is_empty()).then(|| left_alone.join("; ")))
+}
+
+/// The places are as they were.
+fn not_published(job: &mut Job<'_, Files>, error: &Error) -> Result<(), Error> {
+    let drifted = matches!(
+        error,
+        Error::Target(TargetError::Drifted { .. } | TargetError::Unsuitable { .. })
+    );
+    match error {
+        error if drifted => job.end(State::Conflicted, &error.to_string()),
+        error => job.end(State::Ready, &format!("it could not be published: {}", chain(error))),
+    }
+}
+
+/// See [`crate::source::Source::recover`].
+pub(super) fn recover(
+    job: &mut Job<'_, Files>,
+    publication: Option<Publication>,
+) -> Result<(), Error> {
+    const WHY: &str = "its supervisor died before anything was published";
+    match publication {
+        Some(publication) => finish(job, &publication, WHY),
+        None => {
+            unstage(job)?;
+            job.end(State::Ready, WHY)
+        }
+    }
+}
+
+/// Looks on which side of its commit point a publication stopped, and takes the job on
+/// from there: landed, or ready, because of `why`.
+fn finish(job: &mut Job<'_, Files>, publication: &Publication, why: &str) -> Result<(), Error> {
+    let broken = |error: &dyn std::fmt::Display| {
+        Error::Internal(format!("the journal of publication {} is broken: {error}", publication.id))
+    };
+    let journal: Journal =
+        serde_json::from_value(publication.journal.clone()).map_err(|error| broken(&error))?;
+    if journal.version != 1 {
+        return Err(broken(&format!("its version is {}", journal.version)));
+    }
+    let landed = match (publication.state, journal.files.as_slice()) {
+        (PublicationState::Committed, _) => Some(forward(&journal)?),
+        (_, [single]) => match place(&single.place)? {
+            None => None,
+            Some(target) => {
+                match target.recover(OsStr::new(&single.temp), single.old.as_ref(), &single.new)? {
+                    Recovered::Committed => Some(None),
+                    Recovered::ChangedSince => Some(Some(format!(
+                        "it landed, and `{}` was changed by somebody else since",
+                        single.place.display()
+                    ))),
+                    Recovered::NotCommitted => None,
+                }
+            }
+        },
+        _ => None,
+    };
+    let Some(warning) = landed else {
+        unstage(job)?;
+        let (from, to) = (PublicationState::Intent, PublicationState::Abandoned);
+        job.dam.ledger.advance_publication(publication.id, from, to, Durability::Normal)?;
+        return job.end(State::Ready, why);
+    };
+    let change = LedgerChange {
+        facts: Some(job.facts.to_value()),
+        reason: warning.as_deref(),
+        detail: Some("recovered"),
+    };
+    job.dam.ledger.land(&job.id, publication.id, change)?;
+    job.state = State::Landed;
+    Ok(())
+}
+
+/// The caller's file mode creation mask.
+fn umask() -> std::io::Result<u32> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .ok_or_else(|| std::io::Error::other("it names no umask"))
+}
