@@ -157,7 +157,8 @@ impl Bed {
             return Err("the layer is not warm".into());
         }
         let homes = Sandbox.homes(&self.place);
-        let context = Context::create(&self.dam, dir.into(), stack, self.ids, false, homes)?;
+        let context =
+            Context::create(&self.dam, dir.into(), stack.lower(), self.ids, false, homes)?;
         let git = TaskGit {
             repo: &self.found.repo,
             config: &self.found.config,

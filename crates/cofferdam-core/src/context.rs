@@ -335,14 +335,6 @@ impl Context {
         self.give(&path)
     }
 
-    /// Makes the private `.git`, empty.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn make_git(&self) -> Result<(), Error> {
-        self.make_dir("upper/.git")
-    }
-
     /// Makes the directories of those tool homes that have none yet.
     fn make_homes(&self, homes: &[ToolDir]) -> Result<(), Error> {
         for dir in homes {
@@ -417,8 +409,8 @@ impl Context {
         self.make_homes(of_host)
     }
 
-    /// Writes the private `.git`, and those of submodules, whose places are relative to
-    /// the top.
+    /// Makes and writes the private `.git`, and those of submodules, whose places are
+    /// relative to the top.
     ///
     /// # Errors
     /// [`Error::Git`].
@@ -427,6 +419,7 @@ impl Context {
         git: &TaskGit<'_>,
         modules: &[(PathBuf, TaskGit<'_>)],
     ) -> Result<(), Error> {
+        self.make_dir("upper/.git")?;
         let dir = self.upper().join(".git");
         git.write(&dir)?;
         for (place, module) in modules {

@@ -194,7 +194,6 @@ impl Source for Repo {
         let stack = boundary.layers(&maker, &candidate.tree, Some(&base), &mut progress)?;
         let homes = boundary.homes(&job.place);
         let context = Context::create(job.dam, dir, stack.lower(), job.ids, false, homes)?;
-        context.make_git()?;
         boundary.fill(&maker, &context, &candidate.tree, &mut progress)?;
         let refs = gitdir::listed_refs(refs)?;
         let have: Vec<&str> = refs.iter().map(|value| value.oid.as_str()).collect();
@@ -380,7 +379,6 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Prepared, Error> {
         read_only,
         boundary.homes(&job.place),
     )?;
-    context.make_git()?;
     boundary.fill(&maker, &context, &tree, &mut progress)?;
     job.facts.stack = Some(stack);
     let refs = gitdir::listed_refs(refs)?;
