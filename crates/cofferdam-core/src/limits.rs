@@ -153,7 +153,7 @@ pub fn parse_cpus(text: &str) -> Result<u64, String> {
 
 /// A size for people.
 #[must_use]
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     ByteSize(bytes).to_string()
 }
 

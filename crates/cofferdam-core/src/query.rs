@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use cofferdam_git::{PersonConfig, Repository, Store};
+use cofferdam_git::{Conversation, GitCommand, PersonConfig, Repository, Store};
 use cofferdam_ledger::{Filter, State, Task, TransitionRow};
 use cofferdam_sandbox::process::wait_gone;
 use cofferdam_tree::Lock;
@@ -15,6 +15,7 @@ use crate::job::reopen;
 use crate::reconcile::reconcile;
 use crate::repo::{self, Repo};
 use crate::report::Silent;
+use crate::source::Kind;
 use crate::{Dam, Error};
 
 /// The tasks there are, newest first.
@@ -65,6 +66,9 @@ pub fn diff(
     if task.state.is_live() && dam.task_dir(&task.id).is_live()? {
         return Err(Error::Live(task.name.to_string()));
     }
+    if Kind::of(&task) == Kind::Files {
+        return diff_of_files(dam, &task, (stat, color), out);
+    }
     let facts = Facts::of(&task)?;
     let store = store_of(dam, &facts)?;
     let (old, new) = match (facts.landed_on, facts.landed, facts.base, facts.change) {
@@ -98,16 +102,64 @@ pub fn diff(
         git = git.args(["--stat"]);
     }
     let mut git = git.args([old.as_str(), new.as_str()]).converse()?;
-    let mut patch = git.child.stdout.take().expect("piped");
-    if let Err(error) = std::io::copy(&mut patch, out).and_then(|_| out.flush()) {
-        let _ = git.child.kill();
-        let _ = git.child.wait();
-        return match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Ok(()),
-            _ => Err(error).at("write", "the patch"),
-        };
+    if !tell(&mut git, out)? {
+        return Ok(());
     }
     Ok(git.end()?)
+}
+
+/// Passes on what a git prints. Whether the reader wanted all of it.
+fn tell(git: &mut Conversation, out: &mut dyn Write) -> Result<bool, Error> {
+    let mut patch = git.child.stdout.take().expect("piped");
+    let Err(error) = std::io::copy(&mut patch, out).and_then(|_| out.flush()) else {
+        return Ok(true);
+    };
+    let _ = git.child.kill();
+    let _ = git.child.wait();
+    match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Ok(false),
+        _ => Err(error).at("write", "the patch"),
+    }
+}
+
+/// What each output changes in the file that it becomes, as that is now.
+fn diff_of_files(
+    dam: &Dam,
+    task: &Task,
+    (stat, color): (bool, bool),
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let wrong = |why: &str| Error::WrongState {
+        name: task.name.to_string(),
+        state: task.state,
+        why: why.into(),
+    };
+    if task.settled {
+        return Err(wrong("its context is gone"));
+    }
+    let facts = Facts::of(task)?;
+    if !facts.has_result() {
+        return Err(wrong("nothing was taken out of its context"));
+    }
+    for output in facts.outputs {
+        let result = dam.task_dir(&task.id).results().join(&output.from);
+        let there =
+            if output.place.exists() { output.place.as_path() } else { "/dev/null".as_ref() };
+        let color = if color { "--color=always" } else { "--color=never" };
+        let git = GitCommand::without_repository();
+        let git = git.args(["diff", "--no-index", "--no-ext-diff", "--no-textconv", color]);
+        let git = if stat { git.args(["--stat"]) } else { git };
+        let mut git = git.args([there, &result]).converse()?;
+        if !tell(&mut git, out)? {
+            return Ok(());
+        }
+        // 1: they differ (git-diff(1)).
+        let finished = git.finish()?;
+        if !matches!(finished.status.code(), Some(0 | 1)) {
+            return Err(finished.failed().into());
+        }
+    }
+    Ok(())
 }
 
 /// Asks a task's supervisor to end it.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnose::Diagnosis;
 use crate::facts::{ChangeCounts, Facts};
+use crate::files::OutputFact;
 use crate::input::InputReport;
 use crate::limits::LimitReport;
 use crate::request::{Level, Request};
@@ -91,6 +92,33 @@ impl From<&ChangedPath> for PathReport {
     }
 }
 
+/// A file that the task was to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputReport {
+    /// Where the command was to make it, relative to the top of its context.
+    pub from: String,
+    /// The file that it becomes.
+    pub to: String,
+    /// Whether that was there when the task began.
+    pub was_there: bool,
+    /// SHA-256 of what the command made, in hexadecimal digits; none when it made nothing.
+    pub sha256: Option<String>,
+    /// Its size, in bytes.
+    pub size: Option<u64>,
+}
+
+impl From<&OutputFact> for OutputReport {
+    fn from(output: &OutputFact) -> Self {
+        OutputReport {
+            from: output.from.display().to_string(),
+            to: output.place.display().to_string(),
+            was_there: output.before.is_some(),
+            sha256: output.result.as_ref().map(|result| result.sha256.clone()),
+            size: output.result.as_ref().map(|result| result.size),
+        }
+    }
+}
+
 /// A step that the task took.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StepReport {
@@ -148,6 +176,9 @@ pub struct Receipt {
     pub isolation: Option<Isolation>,
     /// What it was given to read.
     pub inputs: Vec<InputReport>,
+    /// The files that it was to make, when it works on files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<OutputReport>,
     /// How often the command was started.
     pub attempt: u32,
     /// How each attempt but the last ended.
@@ -230,6 +261,7 @@ impl Receipt {
             landed: facts.landed.as_ref().map(ToString::to_string),
             isolation: facts.isolation,
             inputs: facts.inputs,
+            outputs: facts.outputs.iter().map(OutputReport::from).collect(),
             attempt: facts.attempt,
             attempts: facts.attempts,
             entered: facts.entered,

@@ -82,6 +82,11 @@ impl Source for Repo {
         Ok(())
     }
 
+    /// The base stays; the target's tip is looked at when it lands.
+    fn renew(_: &mut Job<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn beside<T>(job: &mut Job<'_>, run: impl FnOnce(&Job<'_>) -> T) -> T {
         let pin = Mutex::new(job.source.pin.take());
         let done = beside_a_look(job, &pin, || run(job));

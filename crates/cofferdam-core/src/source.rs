@@ -50,6 +50,12 @@ pub(crate) trait Source: Sized {
     /// That it is gone.
     fn still_there(job: &Job<'_, Self>) -> Result<(), Error>;
 
+    /// Another attempt begins: with what there is now.
+    ///
+    /// # Errors
+    /// When that can't be looked at.
+    fn renew(job: &mut Job<'_, Self>) -> Result<(), Error>;
+
     /// Runs the command, and beside it what a person should know by then.
     fn beside<T>(job: &mut Job<'_, Self>, run: impl FnOnce(&Job<'_, Self>) -> T) -> T;
 

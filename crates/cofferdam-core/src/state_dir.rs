@@ -239,6 +239,12 @@ impl TaskDir {
         self.path().join("inputs")
     }
 
+    /// Results of a task on files, laid out as in its context.
+    #[must_use]
+    pub fn results(&self) -> PathBuf {
+        self.path().join("results")
+    }
+
     /// Control groups that were made for it, a path a line.
     #[must_use]
     pub fn groups(&self) -> PathBuf {

@@ -254,6 +254,7 @@ fn retry_of<S: Source>(
     };
     let started = start(&mut job, None)?;
     let feedback = again(&mut job, &context)?;
+    S::renew(&mut job)?;
     let done = attempts(&mut job, &context, started, Some(feedback));
     finish(job, done)
 }

@@ -9,7 +9,7 @@
 //!   visit of that name (counted from 1 within one process).
 //! - `NAME=stop` stops the process (SIGSTOP) until it gets SIGCONT, for tests of
 //!   what others do meanwhile.
-//! - `NAME=enospc`, `=eio`, `=einval`, `=erofs` makes [`hit`] return that error.
+//! - `NAME=enospc`, `=eio`, `=einval`, `=erofs`, `=exdev` makes [`hit`] return that error.
 //! - `COFFERDAM_FAILPOINT_LOG=PATH` appends every name as it is visited.
 //!
 //! In release builds [`hit`] is empty and reads nothing.
@@ -96,6 +96,7 @@ mod active {
             "enospc" => Err(rustix::io::Errno::NOSPC.into()),
             "eio" => Err(rustix::io::Errno::IO.into()),
             "einval" => Err(rustix::io::Errno::INVAL.into()),
+            "exdev" => Err(rustix::io::Errno::XDEV.into()),
             "erofs" => Err(rustix::io::Errno::ROFS.into()),
             other => panic!("unknown failpoint action `{other}`"),
         }

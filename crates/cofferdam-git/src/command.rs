@@ -132,6 +132,16 @@ impl GitCommand {
         git
     }
 
+    /// A call that is about no repository, with no configuration.
+    #[must_use]
+    pub fn without_repository() -> GitCommand {
+        let mut git = GitCommand::new(program());
+        git.command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+        git.command.env("HOME", "/nonexistent").env("GIT_CEILING_DIRECTORIES", "/");
+        git.command.current_dir("/");
+        git
+    }
+
     /// A call on the person's repository, with the person's configuration.
     #[must_use]
     pub fn persons(git_dir: &Path, owner: Option<&RunAs>) -> GitCommand {

@@ -43,7 +43,7 @@ mod symbolic;
 mod told;
 pub mod version;
 
-pub use command::{GitCommand, RunAs, Started};
+pub use command::{Conversation, GitCommand, RunAs, Started};
 pub use config::PersonConfig;
 pub use index::copy_index;
 pub use objects::Objects;

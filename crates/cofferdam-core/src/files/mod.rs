@@ -26,6 +26,7 @@ use crate::context::{Context, Place};
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::job::Job;
+use crate::report::Meter;
 use crate::source::{Prepared, Source, TakenOut};
 use crate::{Dam, Error, boundary, limits};
 
@@ -154,6 +155,14 @@ impl Source for Files {
         Ok(Prepared { context, base: "nothing".into(), warm: true })
     }
 
+    fn renew(job: &mut Job<'_, Files>) -> Result<(), Error> {
+        let mut meter = Meter::begin(job.reporter, "looking at what is there");
+        for (output, known) in job.request.outputs.iter().zip(&mut job.facts.outputs) {
+            *known = admit::look(output, &mut meter, &job.control)?;
+        }
+        Ok(())
+    }
+
     fn beside<T>(job: &mut Job<'_, Files>, run: impl FnOnce(&Job<'_, Files>) -> T) -> T {
         run(job)
     }
@@ -196,7 +205,7 @@ impl Source for Files {
     }
 
     fn check_context(job: &Job<'_, Files>, _: &Candidate, dir: PathBuf) -> Result<Context, Error> {
-        let results = results::dir(job);
+        let results = job.dir.results();
         let lower = results.strip_prefix(job.dam.contexts_dir()).unwrap_or(&results);
         let lower = vec![lower.display().to_string()];
         let homes = boundary::of_level(job.request.level).homes(&job.place);

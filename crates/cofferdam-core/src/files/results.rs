@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cofferdam_ledger::State;
 use cofferdam_tree::target::copy_content;
@@ -23,14 +23,9 @@ use crate::job::Job;
 use crate::report::Meter;
 use crate::source::TakenOut;
 
-/// Where the results of a job are, laid out as in its context.
-pub(super) fn dir(job: &Job<'_, Files>) -> PathBuf {
-    job.dir.path().join("results")
-}
-
 /// Copies the results out of a context whose last process is gone.
 pub(super) fn take(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenOut, Error> {
-    let dir = dir(job);
+    let dir = job.dir.results();
     if dir.exists() {
         job.dam.trash.take(job.dir.path(), "results").at("move away", &dir)?;
     }
@@ -83,7 +78,7 @@ pub(super) fn take(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenO
 
 /// The result at a path, opened for reading.
 pub(super) fn open(job: &Job<'_, Files>, from: &Path) -> Result<File, Error> {
-    let path = dir(job).join(from);
+    let path = job.dir.results().join(from);
     File::open(&path).at("open the result", path)
 }
 
@@ -92,7 +87,7 @@ pub(super) fn save(job: &mut Job<'_, Files>) -> Result<(), Error> {
     if !job.facts.has_result() {
         return Ok(());
     }
-    let (from, to) = (dir(job), job.dir.path().join("saved"));
+    let (from, to) = (job.dir.results(), job.dir.path().join("saved"));
     match std::fs::rename(&from, &to) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         moved => moved.at("keep", from),

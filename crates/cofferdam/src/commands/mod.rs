@@ -148,6 +148,10 @@ fn next_step(receipt: &Receipt) -> Option<String> {
             };
             format!("`dam diff {name}` shows it, {land}, `dam drop {name}` throws it away")
         }
+        State::Conflicted if !receipt.outputs.is_empty() => format!(
+            "`dam diff {name}` shows it, `dam retry {name}` makes it again on what is there now, \
+             `dam drop {name}` throws it away"
+        ),
         State::Cancelled if receipt.change.is_some() => {
             format!("`dam land {name}` goes on, `dam drop {name}` throws it away")
         }

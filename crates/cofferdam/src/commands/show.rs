@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::request::Level;
-use cofferdam_core::{Error, ExitCode, query};
+use cofferdam_core::{Error, ExitCode, limits, query};
 
 use crate::args::{Diff, Format};
 use crate::output::{self, BOLD, DIM};
@@ -41,7 +41,7 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
     let optional = [
         ("key", &receipt.key),
         ("repository", &receipt.repository),
-        ("target", &receipt.target),
+        ("target", if receipt.outputs.is_empty() { &receipt.target } else { &None }),
         ("base", &receipt.base),
         ("landed on", &receipt.landed_on),
         ("landed", &receipt.landed),
@@ -75,6 +75,11 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
     }
     for input in &receipt.inputs {
         row("input", format!("{} at {}", input.source.display(), input.dest.display()));
+    }
+    for output in &receipt.outputs {
+        let size =
+            output.size.map_or_else(String::new, |size| format!(" ({})", limits::size(size)));
+        row("output", format!("{} becomes {}{size}", output.from, output.to));
     }
     for check in &receipt.checks {
         let how = if check.cached { "cached".into() } else { table::duration(check.took_ms) };

@@ -11,6 +11,7 @@ mod crash;
 mod diagnosis;
 mod docs;
 mod enter;
+mod files;
 mod follow;
 mod harvest;
 mod inputs;
