@@ -225,6 +225,7 @@ pub(crate) fn reserve(
         id,
         name,
         repo: repo.to_owned(),
+        series: request.series.as_ref().map(|series| series.name.to_string()),
         spec: serde_json::to_value(&request).expect("a request serialises"),
         facts: facts.to_value(),
     };
@@ -365,7 +366,10 @@ pub(crate) fn fresh_id() -> Result<TaskId, Error> {
 
 pub(crate) fn default_name(request: &Request, id: &TaskId) -> TaskName {
     let program = request.argv.first().map(OsStr::new).unwrap_or_default();
-    let stem = Path::new(program).file_stem().unwrap_or(program).to_string_lossy().into_owned();
+    let stem = match &request.series {
+        Some(series) => series.name.to_string(),
+        None => Path::new(program).file_stem().unwrap_or(program).to_string_lossy().into_owned(),
+    };
     let short: String = stem.chars().take(24).collect();
     TaskName::from_words(&format!("{short}-{}", &id.as_str()[..4]))
 }

@@ -96,6 +96,25 @@ pub enum Error {
         /// The task.
         name: TaskName,
     },
+    /// No series of that name.
+    #[error("there is no series `{0}`")]
+    NoSuchSeries(String),
+    /// Another run of the series is at work, and was not to be waited for.
+    #[error("a run of the series `{series}` is at work{}", at_work.as_ref().map(|name| format!(": `{name}`")).unwrap_or_default())]
+    SeriesBusy {
+        /// The series.
+        series: TaskName,
+        /// The run, when it is known already.
+        at_work: Option<String>,
+    },
+    /// The series has failed too often.
+    #[error("the series `{series}` has stopped: {why}")]
+    SeriesStopped {
+        /// The series.
+        series: TaskName,
+        /// Why.
+        why: String,
+    },
     /// A person lost patience; nothing has changed.
     #[error("interrupted")]
     Interrupted,
@@ -220,7 +239,10 @@ impl Error {
             return ExitCode::NoRoom;
         }
         match self {
-            Error::Usage { .. } | Error::NoSuchTask(_) | Error::Config { .. } => ExitCode::Usage,
+            Error::Usage { .. }
+            | Error::NoSuchTask(_)
+            | Error::NoSuchSeries(_)
+            | Error::Config { .. } => ExitCode::Usage,
             Error::WrongState { .. } => ExitCode::Usage,
             Error::Interrupted => ExitCode::Interrupted,
             Error::Git(
@@ -239,7 +261,9 @@ impl Error {
             Error::Git(GitError::Refused(_)) => ExitCode::CommandFailed,
             Error::Git(GitError::Locked(_)) => ExitCode::Held,
             Error::Ledger(LedgerError::NameTaken { .. }) | Error::Live(_) => ExitCode::Held,
-            Error::KeyHeld { .. } => ExitCode::Held,
+            Error::KeyHeld { .. } | Error::SeriesBusy { .. } | Error::SeriesStopped { .. } => {
+                ExitCode::Held
+            }
             Error::Ledger(LedgerError::Newer { .. } | LedgerError::KeyOfAnother { .. }) => {
                 ExitCode::Usage
             }
@@ -384,6 +408,15 @@ impl Error {
             ),
             Error::Ledger(LedgerError::NameTaken { name, .. }) => Some(format!(
                 "`dam show {name}` shows it; `dam drop {name}` frees the name and deletes its context"
+            )),
+            Error::NoSuchSeries(_) => Some("`dam list --series` shows those there are".into()),
+            Error::SeriesBusy { .. } => Some(
+                "this run did not begin; `--overlap wait` waits for the other's end, `--overlap \
+                 allow` does not mind it"
+                    .into(),
+            ),
+            Error::SeriesStopped { series, .. } => Some(format!(
+                "when it is mended, `dam resume {series}` lets it go on"
             )),
             Error::KeyHeld { .. } => Some("without `--no-wait` its outcome is waited for".into()),
             Error::Ledger(LedgerError::KeyOfAnother { holder, .. }) => Some(format!(

@@ -48,6 +48,7 @@ pub mod reconcile;
 mod repo;
 pub mod report;
 pub mod request;
+pub mod series;
 pub mod settle;
 mod source;
 mod state_dir;

@@ -62,7 +62,7 @@ pub(crate) fn complete(request: &mut Request, dir: &Path, repo: &str) {
     }
     let mut asked = serde_json::to_value(&*request).expect("a request serialises");
     if let Some(fields) = asked.as_object_mut() {
-        for is_no_matter in ["name", "keep", "key"] {
+        for is_no_matter in ["name", "keep", "key", "series"] {
             fields.remove(is_no_matter);
         }
     }

@@ -13,6 +13,7 @@ use serde_with::As;
 use crate::files::Output;
 use crate::input::Input;
 use crate::once::OnceKey;
+use crate::series::OfSeries;
 
 /// How strong the boundary is.
 #[derive(
@@ -183,6 +184,9 @@ pub struct Request {
     /// The key under which it is done once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<OnceKey>,
+    /// The series that it is a run of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<OfSeries>,
     /// Whether another one for the same key is waited for.
     #[serde(skip)]
     pub wait: bool,

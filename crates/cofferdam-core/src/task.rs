@@ -34,7 +34,8 @@ use crate::request::{Level, Request};
 use crate::source::{Prepared, Source, TakenOut, of_source};
 use crate::supervise::{self, Ended, Plan};
 use crate::{
-    Dam, Error, ExitCode, boundary, config, diagnose, files, gate, input, land, once, settle,
+    Dam, Error, ExitCode, boundary, config, diagnose, files, gate, input, land, once, series,
+    settle,
 };
 
 /// Begins to look at the repository that `dir` is in, for [`run`]: it goes on while
@@ -98,14 +99,16 @@ fn once<S: Source>(
             Some(key) => dam.ledger.key_holder(key.as_ledger())?,
             None => None,
         };
-        let admitted = match first {
-            Some(first) => Admitted::Earlier(first),
-            None => admit(dam, reporter)?,
+        let (_turn, admitted) = match first {
+            Some(first) => (None, Admitted::Earlier(first)),
+            None => (series::turn(dam, request, control, reporter)?, admit(dam, reporter)?),
         };
         match admitted {
             Admitted::Own(mut job, begun) => {
                 let done = line(&mut job, begun);
-                return finish(*job, done);
+                let done = finish(*job, done);
+                let told = series::tell_if_stopped(dam, request, reporter);
+                return done.and_then(|receipt| told.map(|()| receipt));
             }
             Admitted::Earlier(first) => {
                 if let Some(receipt) = once::outcome(dam, &first, request, control, reporter)? {
@@ -235,6 +238,9 @@ fn retry_of<S: Source>(
     control: Control,
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
+    let asked: Request = serde_json::from_value(task.spec.clone())
+        .map_err(|error| Error::Internal(format!("the request is broken: {error}")))?;
+    let _turn = series::turn(dam, &asked, &control, reporter)?;
     let mut job = reopen::<S>(dam, task, control, reporter)?;
     job.source.can_land()?;
     claim_again(&mut job)?;

@@ -40,6 +40,7 @@
 //!     id: TaskId::parse("0a1b2c3d")?,
 //!     name: TaskName::from_words("Fix the login page"),
 //!     repo: String::new(),
+//!     series: None,
 //!     spec: serde_json::json!({ "command": ["make"] }),
 //!     facts: serde_json::json!({}),
 //! })?;
@@ -63,6 +64,7 @@ mod name;
 mod publication;
 mod row;
 mod schema;
+mod series;
 mod state;
 mod store;
 mod task;

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | 1 | tasks, transitions, verdicts, publications |
 //! | 2 | keys |
+//! | 3 | series |
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,10 +20,20 @@ use crate::error::{Fault, LedgerError};
 use crate::store::BUSY_TIMEOUT;
 
 /// `PRAGMA user_version` of the ledgers that this program writes.
-pub(crate) const VERSION: i32 = 2;
+pub(crate) const VERSION: i32 = 3;
 
 /// What makes each version of the one before, the first of an empty file.
-const STEPS: [&str; VERSION as usize] = [FIRST, KEYS];
+const STEPS: [&str; VERSION as usize] = [FIRST, KEYS, SERIES];
+
+/// Failures up to `resumed_seq` count no more.
+const SERIES: &str = "
+ALTER TABLE tasks ADD COLUMN series TEXT;
+CREATE INDEX tasks_series ON tasks (series, seq) WHERE series IS NOT NULL;
+CREATE TABLE series (
+    name        TEXT PRIMARY KEY,
+    resumed_seq INTEGER NOT NULL
+) STRICT;
+";
 
 const KEYS: &str = "
 CREATE TABLE keys (

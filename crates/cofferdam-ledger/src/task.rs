@@ -19,6 +19,9 @@ pub struct Task {
     pub name: TaskName,
     /// The opaque key of its repository; empty when it has none.
     pub repo: String,
+    /// The series that it belongs to, if to any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub series: Option<String>,
     /// Where it is in its life.
     pub state: State,
     /// The request. Never changes.
@@ -44,6 +47,8 @@ pub struct NewTask {
     pub name: TaskName,
     /// The opaque key of its repository; empty when it has none.
     pub repo: String,
+    /// The series that it belongs to, if to any.
+    pub series: Option<String>,
     /// The request.
     pub spec: Value,
     /// What is known from the start: an object, or null for none.
@@ -66,6 +71,10 @@ pub struct Change<'a> {
 pub struct Filter<'a> {
     /// Only those of this repository.
     pub repo: Option<&'a str>,
+    /// Only those of this series.
+    pub series: Option<&'a str>,
+    /// Only those that were created after the one with this [`Task::seq`].
+    pub after_seq: Option<i64>,
     /// Only those in a live state.
     pub live_only: bool,
     /// Only those whose context may be on disk.
@@ -80,6 +89,12 @@ impl Filter<'_> {
     /// The rest of a `SELECT` from the tasks, with `:repo` and `:limit` open.
     fn sql(&self) -> String {
         let mut rest = String::from("WHERE (:repo IS NULL OR repo = :repo)");
+        // Said so that its index is found; without a series nothing is asked.
+        rest +=
+            if self.series.is_some() { " AND series = :series" } else { " AND :series IS NULL" };
+        if let Some(seq) = self.after_seq {
+            rest += &format!(" AND seq > {seq}");
+        }
         if self.live_only {
             rest += &format!(" AND state IN ({})", live_states());
         }
@@ -278,7 +293,13 @@ impl Ledger {
     pub fn tasks(&self, filter: Filter<'_>) -> Result<Vec<Task>> {
         let rest = filter.sql();
         let limit = filter.limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX));
-        self.read(|db| select(db, &rest, named_params! { ":repo": filter.repo, ":limit": limit }))
+        self.read(|db| {
+            select(
+                db,
+                &rest,
+                named_params! { ":repo": filter.repo, ":series": filter.series, ":limit": limit },
+            )
+        })
     }
 
     /// The steps of a task, oldest first; empty for an unknown one.
@@ -337,7 +358,7 @@ impl Ledger {
 /// A new task, inside a transaction.
 pub(crate) fn insert(db: &Connection, new: NewTask) -> Result<Task, Fault> {
     let facts = Value::Object(row::object(new.facts, "facts")?);
-    let NewTask { id, name, repo, spec, .. } = new;
+    let NewTask { id, name, repo, series, spec, .. } = new;
     if load(db, &id)?.is_some() {
         return Err(LedgerError::IdTaken { id }.into());
     }
@@ -354,8 +375,8 @@ pub(crate) fn insert(db: &Connection, new: NewTask) -> Result<Task, Fault> {
     }
     let now = now_ms();
     db.execute(
-        "INSERT INTO tasks (id, name, repo, state, spec, facts, created_ms, updated_ms)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7)",
+        "INSERT INTO tasks (id, name, repo, state, spec, facts, created_ms, updated_ms, series)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)",
         params![
             id.as_str(),
             name.as_str(),
@@ -363,7 +384,8 @@ pub(crate) fn insert(db: &Connection, new: NewTask) -> Result<Task, Fault> {
             State::Queued.as_str(),
             spec.to_string(),
             facts.to_string(),
-            now
+            now,
+            series
         ],
     )?;
     let seq = db.last_insert_rowid();
@@ -373,6 +395,7 @@ pub(crate) fn insert(db: &Connection, new: NewTask) -> Result<Task, Fault> {
         id,
         name,
         repo,
+        series,
         state: State::Queued,
         spec,
         facts,
@@ -455,7 +478,7 @@ fn select(
     parameters: impl rusqlite::Params,
 ) -> Result<Vec<Task>, Fault> {
     let columns =
-        "seq, id, name, repo, state, spec, facts, reason, created_ms, updated_ms, settled";
+        "seq, id, name, repo, series, state, spec, facts, reason, created_ms, updated_ms, settled";
     db.prepare_cached(&format!("SELECT {columns} FROM tasks {rest}"))?
         .query_and_then(parameters, from_row)?
         .collect()
@@ -468,6 +491,7 @@ fn from_row(row: &Row<'_>) -> Result<Task, Fault> {
         seq: row.get("seq")?,
         name: row::word(row, "name")?,
         repo: row.get("repo")?,
+        series: row.get("series")?,
         state: row::word(row, "state")?,
         spec: row::json(row, "spec", &whose)?,
         facts: row::json(row, "facts", &whose)?,
@@ -503,13 +527,14 @@ mod tests {
         for filter in [
             Filter { live_only: true, ..Filter::default() },
             Filter { unsettled_only: true, ..Filter::default() },
+            Filter { series: Some("s"), after_seq: Some(7), ..Filter::default() },
         ] {
             let plan = ledger
                 .read(|db| {
                     let sql = format!("EXPLAIN QUERY PLAN SELECT * FROM tasks {}", filter.sql());
                     Ok(db.query_row(
                         &sql,
-                        named_params! { ":repo": None::<&str>, ":limit": -1 },
+                        named_params! { ":repo": None::<&str>, ":series": filter.series, ":limit": -1 },
                         |row| row.get::<_, String>("detail"),
                     )?)
                 })

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use cofferdam_core::TaskName;
 use cofferdam_core::limits;
 use cofferdam_core::once::OnceKey;
 use cofferdam_core::request::Level;
+use cofferdam_core::series::MOST_FAILURES;
 
 /// Isolated write contexts for unattended work: one task, one context, one
 /// verified change, one landing.
@@ -84,6 +86,8 @@ pub enum Command {
     Land(Land),
     /// Land the reverse of what a task landed, after the same checks.
     Undo(Undo),
+    /// Let a series go on that has stopped after failures.
+    Resume(Resume),
     /// Delete a task's context and free its name. Its log and receipt stay.
     Drop(Names),
     /// End a running task; its context is kept.
@@ -113,7 +117,7 @@ pub enum Command {
     },
     /// Print the JSON schema of an output.
     Schema {
-        /// `receipt`, `event`, `tasks`, `report`, `gc`, `doctor`, `trust` or `setup`.
+        /// `receipt`, `event`, `tasks`, `report`, `gc`, `doctor`, `trust`, `series` or `setup`.
         name: String,
     },
 }
@@ -157,6 +161,16 @@ pub struct Run {
     /// Don't wait for one that is at work for the same key: exit with 5.
     #[arg(long, requires = "key")]
     pub no_wait: bool,
+    /// The loop that this is a run of: its name, for what the next options say.
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    pub series: Option<TaskName>,
+    /// When another run of the series is at work: don't begin and exit with 5, wait for its
+    /// end, or begin all the same.
+    #[arg(long, value_enum, requires = "series", default_value_t = Overlap::Skip)]
+    pub overlap: Overlap,
+    /// Stop the series after N failures in a row: its runs exit with 5 until `dam resume`.
+    #[arg(long, value_name = "N", requires = "series", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_FAILURES)))]
+    pub stop_after: Option<u32>,
     /// Give the task a copy of a path that is not in the base, such as `.env.test`.
     #[arg(long, value_name = "PATH")]
     pub carry: Vec<PathBuf>,
@@ -236,6 +250,17 @@ pub struct Run {
     pub command: Vec<OsString>,
 }
 
+/// What is done when another run of a series is at work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Overlap {
+    /// Don't begin.
+    Skip,
+    /// Wait for its end.
+    Wait,
+    /// Begin all the same.
+    Allow,
+}
+
 /// The network that a task can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Net {
@@ -251,6 +276,16 @@ pub struct List {
     /// All of them, not only the newest 50.
     #[arg(long)]
     pub all: bool,
+    /// The series instead, and which of them have stopped.
+    #[arg(long, conflicts_with = "all")]
+    pub series: bool,
+}
+
+/// Let a series go on that has stopped.
+#[derive(Debug, ClapArgs)]
+pub struct Resume {
+    /// Its name.
+    pub series: String,
 }
 
 /// Land the reverse of what a task landed.
@@ -415,6 +450,10 @@ pub struct Demo {
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like `90s` or `8h`"))
+}
+
+fn parse_name(text: &str) -> Result<TaskName, String> {
+    TaskName::parse(text).map_err(|error| error.to_string())
 }
 
 fn parse_level(text: &str) -> Result<Level, String> {

@@ -68,6 +68,12 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
+/// Now, in milliseconds since 1970.
+pub fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
 /// How long ago, in the largest unit.
 pub fn age(then_ms: i64, now_ms: i64) -> String {
     let seconds = (now_ms - then_ms).max(0) / 1000;

@@ -32,7 +32,7 @@ use crate::land::{
 };
 use crate::report::{Event, Meter};
 use crate::request::Check;
-use crate::{Error, limits};
+use crate::{Error, limits, series};
 
 /// What recovery needs, as the ledger keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +59,10 @@ struct Staged {
 pub(super) fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error> {
     let Some(_locks) = lock_places(job)? else { return not_admitted(job) };
     job.advance(State::Verifying, None)?;
+    if let Some(newer) = series::newer(job.dam, &job.record()?)? {
+        let why = format!("`{}` of the same series began later, and is done already", newer.name);
+        return job.end(State::Superseded, &why);
+    }
     if let Some(why) = drift(job)? {
         return job.end(State::Conflicted, &why);
     }

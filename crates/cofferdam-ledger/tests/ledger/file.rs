@@ -45,13 +45,13 @@ fn sixteen_openers_make_one_ledger() {
 fn a_newer_ledger_is_left_alone() {
     let (_dir, path) = place();
     task_in(&mut Ledger::open(&path).unwrap(), "aaaaaaaa", State::Queued);
-    raw(&path).pragma_update(None, "user_version", 3).unwrap();
+    raw(&path).pragma_update(None, "user_version", 4).unwrap();
     let wal = path.with_file_name("ledger.db-wal");
     let read = || (std::fs::read(&path).unwrap(), std::fs::read(&wal).unwrap_or_default());
     let before = read();
     for _ in 0..2 {
         let newer = Ledger::open(&path).unwrap_err();
-        assert!(matches!(newer, LedgerError::Newer { found: 3, known: 2, .. }), "{newer}");
+        assert!(matches!(newer, LedgerError::Newer { found: 4, known: 3, .. }), "{newer}");
     }
     assert!(before == read(), "the file has changed");
 }

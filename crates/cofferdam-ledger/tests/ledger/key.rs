@@ -133,7 +133,11 @@ fn a_ledger_of_the_first_version_is_brought_up() {
     let (_dir, path) = place();
     let task = task_in(&mut Ledger::open(&path).unwrap(), "00000001", State::Landed);
     let raw = rusqlite::Connection::open(&path).unwrap();
-    raw.execute_batch("DROP TABLE keys; PRAGMA user_version = 1;").unwrap();
+    raw.execute_batch(
+        "DROP TABLE keys; DROP TABLE series; DROP INDEX tasks_series;
+             ALTER TABLE tasks DROP COLUMN series; PRAGMA user_version = 1;",
+    )
+    .unwrap();
     // While two open it at once, and one of the old program goes on.
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -145,5 +149,5 @@ fn a_ledger_of_the_first_version_is_brought_up() {
     assert_eq!(ledger.task(&task).unwrap().unwrap().state, State::Landed);
     own(once(&mut ledger, "00000002"));
     let version: i32 = raw.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    assert_eq!(version, 2);
+    assert_eq!(version, 3);
 }

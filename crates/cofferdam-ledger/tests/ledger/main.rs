@@ -31,6 +31,7 @@ fn id(text: &str) -> TaskId {
 
 fn new_task(id_text: &str, name: &str) -> NewTask {
     NewTask {
+        series: None,
         id: id(id_text),
         name: TaskName::parse(name).unwrap(),
         repo: "repo-1".to_owned(),

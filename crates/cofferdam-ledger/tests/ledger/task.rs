@@ -206,6 +206,8 @@ fn lists_are_filtered_and_newest_first() {
     assert_eq!(list(Filter { repo: Some("repo-1"), ..all }), "321");
     assert_eq!(list(Filter { repo: Some(""), ..all }), "4");
     let narrow = Filter {
+        series: None,
+        after_seq: None,
         repo: Some("repo-1"),
         live_only: true,
         unsettled_only: true,

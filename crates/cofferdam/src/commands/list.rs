@@ -1,7 +1,7 @@
 //! `dam list`.
 
 use cofferdam_core::receipt::Receipt;
-use cofferdam_core::{Error, ExitCode, query};
+use cofferdam_core::{Error, ExitCode, query, series};
 
 use crate::args::{Format, List};
 use crate::{output, table};
@@ -9,6 +9,9 @@ use crate::{output, table};
 /// Prints the tasks, newest first.
 pub fn list(args: &List, format: Format) -> Result<ExitCode, Error> {
     let mut dam = super::open()?;
+    if args.series {
+        return Ok(super::series::list(&series::all(&mut dam)?, format));
+    }
     let tasks = query::list(&mut dam, args.all, None)?;
     let receipts = tasks.iter().map(Receipt::of).collect::<Result<Vec<_>, _>>()?;
     match format {
@@ -22,9 +25,7 @@ pub fn list(args: &List, format: Format) -> Result<ExitCode, Error> {
 
 /// The table of tasks, at most 80 columns wide.
 pub fn table(receipts: &[Receipt]) -> String {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX));
+    let now = table::now_ms();
     let rows: Vec<Vec<String>> = receipts
         .iter()
         .map(|receipt| {

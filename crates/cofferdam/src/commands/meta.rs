@@ -7,6 +7,7 @@ use clap::CommandFactory;
 use cofferdam_core::overview::Overview;
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::report::Event;
+use cofferdam_core::series::Standing;
 use cofferdam_core::settle::GcReport;
 use cofferdam_core::trust::TrustReport;
 use cofferdam_core::{Error, ExitCode};
@@ -57,6 +58,7 @@ pub fn schema(name: &str) -> Result<ExitCode, Error> {
         "tasks" => schemars::schema_for!(Vec<Receipt>),
         "event" => schemars::schema_for!(Event),
         "report" => schemars::schema_for!(Overview),
+        "series" => schemars::schema_for!(Vec<Standing>),
         "gc" => schemars::schema_for!(GcReport),
         "doctor" => schemars::schema_for!(super::doctor::DoctorReport),
         "trust" => schemars::schema_for!(TrustReport),
@@ -65,7 +67,8 @@ pub fn schema(name: &str) -> Result<ExitCode, Error> {
             return Err(Error::Usage {
                 message: format!("there is no schema `{name}`"),
                 hint: Some(
-                    "there are: receipt, tasks, event, report, gc, doctor, trust, setup".into(),
+                    "there are: receipt, tasks, event, report, series, gc, doctor, trust, setup"
+                        .into(),
                 ),
             });
         }

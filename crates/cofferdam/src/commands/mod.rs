@@ -11,6 +11,7 @@ mod meta;
 mod report;
 mod retry;
 mod run;
+mod series;
 mod setup;
 mod show;
 mod stop;
@@ -42,6 +43,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Enter(enter) => enter::enter(enter, format),
         Command::Retry(retry) => retry::retry(retry, format),
         Command::Land(land) => land::land(land, format),
+        Command::Resume(args) => series::resume(&args, format),
         Command::Drop(names) => stop::drop(&names.names, format),
         Command::Stop(name) => stop::stop(&name.name, format),
         Command::Wait(name) => stop::wait(&name.name, format),

@@ -9,9 +9,10 @@ use cofferdam_core::context::FILES_INSIDE;
 use cofferdam_core::files::Output;
 use cofferdam_core::input::Input;
 use cofferdam_core::request::{Check, Into, Level, Request, SourceRef};
+use cofferdam_core::series::{OfSeries, Overlap};
 use cofferdam_core::{Error, ExitCode, Limits, Network, TaskName, Wall, task};
 
-use crate::args::{Format, Net, Run};
+use crate::args::{self, Format, Net, Run};
 use crate::render::Renderer;
 use crate::signals;
 
@@ -97,6 +98,15 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         read_only: args.read_only,
         level,
         key: args.key,
+        series: args.series.map(|name| OfSeries {
+            name,
+            overlap: match args.overlap {
+                args::Overlap::Skip => Overlap::Skip,
+                args::Overlap::Wait => Overlap::Wait,
+                args::Overlap::Allow => Overlap::Allow,
+            },
+            stop_after: args.stop_after,
+        }),
         wait: !args.no_wait,
     })
 }

@@ -238,7 +238,7 @@ fn a_ledger_that_can_not_be_used_is_named_and_left_as_it_is() {
     };
     let torn = [&good[..4096], &vec![0xff; good.len() - 4096][..]].concat();
     for (bytes, code, says) in [
-        (newer, 2, "has version 99, this program knows 2"),
+        (newer, 2, "has version 99, this program knows 3"),
         (torn, 70, "is damaged"),
         (good[..5000].to_vec(), 70, ""),
         (Vec::new(), 70, "it is empty, though there are tasks"),

@@ -3,6 +3,7 @@
 mod crash;
 mod line;
 mod report;
+mod series;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
