@@ -31,7 +31,7 @@ pub(crate) enum Admitted<'a, S: Source> {
     /// The job, and what was begun for it.
     Own(Box<Job<'a, S>>, S::Begun),
     /// Another task is first for the request's key.
-    Earlier(Task),
+    Earlier(Box<Task>),
 }
 
 /// Admission: the request is understood, the target known, the name reserved.
@@ -172,7 +172,7 @@ pub(crate) enum Reserved {
     /// A task of the caller's.
     Own(Box<Own>),
     /// Another task is first for the request's key.
-    Earlier(Task),
+    Earlier(Box<Task>),
 }
 
 /// A task that was just recorded, and its lock.
@@ -239,7 +239,7 @@ pub(crate) fn reserve(
             drop(lock);
             std::fs::remove_dir_all(task_dir.path()).at("remove", task_dir.path())?;
             return match not_ours? {
-                Claim::Own(task) | Claim::Earlier(task) => Ok(Reserved::Earlier(task)),
+                Claim::Own(task) | Claim::Earlier(task) => Ok(Reserved::Earlier(Box::new(task))),
             };
         }
     };

@@ -54,7 +54,7 @@ impl ExitCode {
             State::Rejected => ExitCode::Rejected,
             State::Conflicted | State::Superseded => ExitCode::Conflict,
             State::TimedOut => ExitCode::TimedOut,
-            State::Ready => ExitCode::Ready,
+            State::Ready | State::InDoubt => ExitCode::Ready,
             State::Cancelled => ExitCode::Interrupted,
             _ => ExitCode::Internal,
         }

@@ -17,7 +17,7 @@ use serde_with::As;
 
 use crate::Error;
 use crate::diagnose::Diagnosis;
-use crate::files::OutputFact;
+use crate::files::{GivenFact, OutputFact};
 use crate::input::InputReport;
 use crate::receipt::{CheckReport, Isolation};
 use crate::target::TargetRef;
@@ -99,6 +99,12 @@ pub struct Facts {
     /// What it is to make outside of any repository, and what became of that.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<OutputFact>,
+    /// Files that a command is given which publishes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub given: Vec<GivenFact>,
+    /// How the command ended that was to publish them: its exit code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub publish_exit: Option<i32>,
     /// The commit message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -147,13 +153,16 @@ impl Facts {
 
     /// Whether there is a result that could land.
     pub(crate) fn has_result(&self) -> bool {
-        self.change.is_some() || self.outputs.iter().any(|output| output.result.is_some())
+        self.change.is_some()
+            || self.outputs.iter().any(|output| output.result.is_some())
+            || !self.given.is_empty()
     }
 
     /// Whether the result is the same as that of `other`.
     pub(crate) fn same_result(&self, other: &Facts) -> bool {
         let results = |facts: &Facts| -> Vec<Option<Fingerprint>> {
-            facts.outputs.iter().map(|output| output.result.clone()).collect()
+            let outputs = facts.outputs.iter().map(|output| output.result.clone());
+            outputs.chain(facts.given.iter().map(|given| Some(given.result.clone()))).collect()
         };
         self.change_tree == other.change_tree && results(self) == results(other)
     }
@@ -175,6 +184,8 @@ impl Facts {
         (self.paths, self.left_out) = (Vec::new(), Vec::new());
         self.lfs = Vec::new();
         self.outputs.iter_mut().for_each(|output| output.result = None);
+        self.given.clear();
+        self.publish_exit = None;
         (self.message, self.landed_on) = (None, None);
         self.diagnosis.clear();
         self.checks.clear();
@@ -191,6 +202,8 @@ impl Facts {
             "paths",
             "left_out",
             "lfs",
+            "given",
+            "publish_exit",
             "message",
             "landed_on",
         ];

@@ -163,7 +163,7 @@ fn judge_on<S: Source>(
                 return Ok(Judgement::NoVerdict(format!(
                     "check `{}` fails on `{}` itself, so it says nothing about the change",
                     check.name,
-                    job.facts.target_text().unwrap_or_default()
+                    job.target_text()
                 )));
             }
             Some(Outcome::TimedOut) => {

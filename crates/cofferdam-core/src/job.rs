@@ -182,6 +182,14 @@ impl<S> Job<'_, S> {
         Ok(())
     }
 
+    /// What is to be changed, in words.
+    pub(crate) fn target_text(&self) -> String {
+        match &self.request.publish {
+            Some(publish) => publish.to_string(),
+            None => self.facts.target_text().unwrap_or_default(),
+        }
+    }
+
     /// Comes to an end.
     pub(crate) fn end(&mut self, state: State, why: &str) -> Result<(), Error> {
         self.advance(state, Some(why))

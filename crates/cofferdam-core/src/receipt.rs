@@ -247,7 +247,7 @@ impl Receipt {
             reason: reason(task),
             command: request.command(),
             repository: facts.repo_dir.as_ref().map(|dir| dir.display().to_string()),
-            target: facts.target_text(),
+            target: request.publish.as_ref().map(ToString::to_string).or(facts.target_text()),
             base: facts.base.as_ref().map(ToString::to_string),
             change: facts.change.as_ref().map(ToString::to_string),
             changed: facts.counts,

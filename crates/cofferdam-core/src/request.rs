@@ -10,7 +10,7 @@ use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 
-use crate::files::Output;
+use crate::files::{Output, PublishCommand};
 use crate::input::Input;
 use crate::once::OnceKey;
 use crate::series::OfSeries;
@@ -121,6 +121,9 @@ pub struct Request {
     /// What it is to make outside of any repository.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Output>,
+    /// A command of the host's that is to publish what was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publish: Option<PublishCommand>,
     /// The commit to start from; the target's tip when not given.
     pub base: Option<String>,
     /// Where the result is to go.

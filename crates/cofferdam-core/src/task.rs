@@ -100,7 +100,7 @@ fn once<S: Source>(
             None => None,
         };
         let (_turn, admitted) = match first {
-            Some(first) => (None, Admitted::Earlier(first)),
+            Some(first) => (None, Admitted::Earlier(Box::new(first))),
             None => (series::turn(dam, request, control, reporter)?, admit(dam, reporter)?),
         };
         match admitted {
@@ -142,7 +142,7 @@ fn prepare<S: Source>(job: &mut Job<'_, S>, begun: S::Begun) -> Result<Context, 
         task: job.id.to_string(),
         name: job.name.to_string(),
         base,
-        target: job.facts.target_text().unwrap_or_default(),
+        target: job.target_text(),
         isolation: Facts::need("isolation", job.facts.isolation.as_ref())?.clone(),
         warm,
     });
@@ -597,7 +597,7 @@ pub(crate) fn told<S>(
             "name": job.name,
             "role": role,
             "base": job.facts.base,
-            "target": job.facts.target_text(),
+            "target": job.target_text(),
             "level": job.request.level,
             "top": boundary::of_level(job.request.level)
                 .top(context, &job.place)

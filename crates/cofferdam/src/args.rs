@@ -138,6 +138,14 @@ pub struct Run {
         conflicts_with = "read_only"
     )]
     pub outputs: Vec<OsString>,
+    /// A command of the host's that publishes what was made, once, when all checks have
+    /// passed: it gets the files that its words name. It is not run by a shell.
+    #[arg(long, value_name = "command:CMD", requires = "scratch", conflicts_with_all = ["outputs", "read_only"])]
+    pub publish: Option<String>,
+    /// The command that publishes can be run again when nobody knows whether it has run,
+    /// after a crash. Without this it never is.
+    #[arg(long, requires = "publish")]
+    pub publish_again: bool,
     /// Start from this commit instead of the target's tip.
     #[arg(long, value_name = "REV")]
     pub base: Option<String>,

@@ -9,6 +9,7 @@
 //! Why not through git: see `docs/design/files.md`.
 
 mod admit;
+mod command;
 mod publish;
 mod results;
 
@@ -31,6 +32,7 @@ use crate::source::{Prepared, Source, TakenOut};
 use crate::{Dam, Error, boundary, limits};
 
 pub(crate) use admit::admit;
+pub use command::PublishCommand;
 
 /// A file that a command is to make, and the one that it becomes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +72,16 @@ pub struct OutputFact {
     pub result: Option<Fingerprint>,
 }
 
+/// A file that a command is given which publishes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenFact {
+    /// Where it was made, relative to the top of the context.
+    #[serde(with = "As::<TextOrBytes>")]
+    pub from: PathBuf,
+    /// What was made.
+    pub result: Fingerprint,
+}
+
 impl OutputFact {
     /// What the command made, when it is not what is there already.
     fn differing(&self) -> Option<&Fingerprint> {
@@ -95,9 +107,11 @@ pub(crate) struct Candidate {
 impl Candidate {
     fn of(facts: &Facts) -> Candidate {
         let mut hash = Sha256::new();
-        for output in &facts.outputs {
-            let Some(result) = &output.result else { continue };
-            let from = output.from.as_os_str().as_encoded_bytes();
+        let outputs = facts.outputs.iter();
+        let outputs = outputs.filter_map(|output| Some((&output.from, output.result.as_ref()?)));
+        let given = facts.given.iter().map(|given| (&given.from, &given.result));
+        for (from, result) in outputs.chain(given) {
+            let from = from.as_os_str().as_encoded_bytes();
             hash.update((from.len() as u64).to_le_bytes());
             hash.update(from);
             hash.update(result.sha256.as_bytes());
@@ -168,18 +182,20 @@ impl Source for Files {
     }
 
     fn take_out(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenOut, Error> {
-        if job.facts.outputs.is_empty() {
+        if job.facts.outputs.is_empty() && job.request.publish.is_none() {
             return Ok(TakenOut::End(State::Empty, "there was nothing to be made".into()));
         }
         results::take(job, context)
     }
 
     fn in_words(job: &Job<'_, Files>) -> String {
-        let made = job.facts.outputs.iter().filter_map(|output| {
-            let size = limits::size(output.result.as_ref()?.size);
-            Some(format!("{} ({size})", output.from.display()))
-        });
-        made.collect::<Vec<_>>().join(", ")
+        let outputs = job.facts.outputs.iter();
+        let outputs = outputs.filter_map(|output| Some((&output.from, output.result.as_ref()?)));
+        let given = job.facts.given.iter().map(|given| (&given.from, &given.result));
+        let told = outputs
+            .chain(given)
+            .map(|(from, result)| format!("{} ({})", from.display(), limits::size(result.size)));
+        told.collect::<Vec<_>>().join(", ")
     }
 
     fn result(job: &mut Job<'_, Files>, context: &Context) -> Result<bool, Error> {

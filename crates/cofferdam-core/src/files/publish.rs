@@ -23,7 +23,7 @@ use cofferdam_tree::{FileTarget, Fingerprint, Lock, TextOrBytes};
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 
-use super::{Candidate, Files, admit, results};
+use super::{Candidate, Files, admit, command, results};
 use crate::error::IoContext;
 use crate::gate;
 use crate::job::Job;
@@ -66,8 +66,9 @@ pub(super) fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error>
     if let Some(why) = drift(job)? {
         return job.end(State::Conflicted, &why);
     }
-    if job.facts.outputs.iter().all(|output| output.differing().is_none()) {
-        let places = job.facts.target_text().unwrap_or_default();
+    let is_there = job.facts.outputs.iter().all(|output| output.differing().is_none());
+    if is_there && job.request.publish.is_none() {
+        let places = job.target_text();
         return job.end(State::Empty, &format!("what was made is there already: {places}"));
     }
     let asked = job.dam.own.checks.clone();
@@ -87,11 +88,19 @@ pub(super) fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error>
     if job.interrupted() {
         return job.end(State::Cancelled, "interrupted");
     }
-    self::publish(job)
+    match job.request.publish.clone() {
+        Some(command) => command::publish(job, &command),
+        None => self::publish(job),
+    }
 }
 
 /// Takes the landing locks of all places; `None` when a person lost patience.
 fn lock_places(job: &Job<'_, Files>) -> Result<Option<Vec<Lock>>, Error> {
+    if let Some(publish) = &job.request.publish {
+        let key = lock_name("command", publish.argv.join("\0").as_bytes());
+        let lock = admission(job, &key, &publish.to_string())?;
+        return Ok(lock.map(|lock| vec![lock]));
+    }
     let mut places: Vec<&PathBuf> = job.facts.outputs.iter().map(|output| &output.place).collect();
     places.sort();
     let mut locks = Vec::new();
@@ -167,7 +176,7 @@ fn publish(job: &mut Job<'_, Files>) -> Result<(), Error> {
     let hash = |fingerprint: &Fingerprint| fingerprint.sha256.clone();
     let begun_publication = job.dam.ledger.begin_publication(NewPublication {
         task: job.id.clone(),
-        target: job.facts.target_text().unwrap_or_default(),
+        target: job.target_text(),
         old: single.and_then(|single| single.old.as_ref()).map(hash),
         new: single.map_or_else(|| Candidate::of(&job.facts).id, |single| hash(&single.new)),
         journal: serde_json::to_value(&journal).expect("a journal serialises"),
@@ -332,6 +341,9 @@ pub(super) fn recover(
     publication: Option<Publication>,
 ) -> Result<(), Error> {
     const WHY: &str = "its supervisor died before anything was published";
+    if let Some(command) = job.request.publish.clone() {
+        return command::recover(job, &command, publication.as_ref());
+    }
     match publication {
         Some(publication) => finish(job, &publication, WHY),
         None => {

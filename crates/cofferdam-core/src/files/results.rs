@@ -15,7 +15,7 @@ use cofferdam_tree::target::copy_content;
 use cofferdam_tree::walk::open_file_below;
 use cofferdam_tree::{Fingerprint, WalkError};
 
-use super::Files;
+use super::{Files, GivenFact};
 use crate::Error;
 use crate::context::Context;
 use crate::error::IoContext;
@@ -34,46 +34,107 @@ pub(super) fn take(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenO
     let upper = context.upper();
     let upper = File::open(&upper).at("open", &upper)?;
     let mut meter = Meter::begin(job.reporter, "taking the results out");
-    let mut done = 0;
-    for number in 0..job.facts.outputs.len() {
-        let from = job.facts.outputs[number].from.clone();
-        let failed =
-            |why: &str| Ok(TakenOut::End(State::Failed, format!("`{}` {why}", from.display())));
-        let made = match open_file_below(&upper, from.as_os_str().as_encoded_bytes()) {
-            Ok(Some(made)) => made,
-            Ok(None) => return failed("was not made by the command"),
-            Err(WalkError::NotAFile { .. }) => {
-                return failed("was made, but is not a file, or a link leads there");
-            }
-            Err(error) => return failed(&format!("can't be taken out: {error}")),
-        };
-        let mut go_on = |bytes: u64| {
-            done += bytes;
-            meter.at(done >> 20, 0);
-            job.control.interrupts() == 0
-        };
-        let path = dir.join(&from);
-        context.make_dirs_above(&dir, &from)?;
-        let copy = File::options().read(true).write(true).create_new(true).open(&path);
-        let copy = copy.at("make", &path)?;
-        let copied = copy_content(&made, &copy, &mut go_on);
-        if copied.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::Interrupted) {
-            return Ok(TakenOut::End(State::Cancelled, "interrupted".into()));
-        }
-        copied.at("copy the result to", &path)?;
-        let mode = made.metadata().at("look at", &path)?.permissions().mode() & 0o100;
-        let mode = if mode == 0 { 0o644 } else { 0o755 };
-        copy.set_permissions(std::fs::Permissions::from_mode(mode)).at("set the mode of", &path)?;
-        context.give(&path)?;
-        let fingerprint = match Fingerprint::of(&copy, &mut go_on) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
+    let (control, mut done) = (job.control.clone(), 0);
+    let mut go_on = |bytes: u64| {
+        done += bytes;
+        meter.at(done >> 20, 0);
+        control.interrupts() == 0
+    };
+    for output in &mut job.facts.outputs {
+        match take_one(context, &upper, &dir, &output.from, &mut go_on)? {
+            Ok(result) => output.result = Some(result),
+            Err(Why::Interrupted) => {
                 return Ok(TakenOut::End(State::Cancelled, "interrupted".into()));
             }
-            fingerprint => fingerprint.at("read", &path)?,
-        };
-        job.facts.outputs[number].result = Some(fingerprint);
+            Err(Why::Missing) => return failed(&output.from, "was not made by the command"),
+            Err(Why::NoFile(why)) => return failed(&output.from, &why),
+        }
+    }
+    let Some(publish) = &job.request.publish else { return Ok(TakenOut::Result) };
+    job.facts.given.clear();
+    for from in publish.files() {
+        let inside = job.place.top.join(&from);
+        // What is an input there is no result.
+        if job.facts.inputs.iter().any(|input| inside.starts_with(&input.dest)) {
+            continue;
+        }
+        match take_one(context, &upper, &dir, &from, &mut go_on)? {
+            Ok(result) => job.facts.given.push(GivenFact { from, result }),
+            Err(Why::Interrupted) => {
+                return Ok(TakenOut::End(State::Cancelled, "interrupted".into()));
+            }
+            // Not every word is a file.
+            Err(Why::Missing) => {}
+            Err(Why::NoFile(why)) => return failed(&from, &why),
+        }
+    }
+    if job.facts.given.is_empty() {
+        let why = format!("the command made nothing that `{}` names", publish.argv.join(" "));
+        return Ok(TakenOut::End(State::Failed, why));
     }
     Ok(TakenOut::Result)
+}
+
+fn failed(from: &Path, why: &str) -> Result<TakenOut, Error> {
+    Ok(TakenOut::End(State::Failed, format!("`{}` {why}", from.display())))
+}
+
+/// Why a file did not come out.
+enum Why {
+    Missing,
+    NoFile(String),
+    Interrupted,
+}
+
+/// Copies one file out, from `from` below `upper` to the same place below `dir`.
+fn take_one(
+    context: &Context,
+    upper: &File,
+    dir: &Path,
+    from: &Path,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<Result<Fingerprint, Why>, Error> {
+    let made = match open_file_below(upper, from.as_os_str().as_encoded_bytes()) {
+        Ok(Some(made)) => made,
+        Ok(None) => return Ok(Err(Why::Missing)),
+        Err(WalkError::NotAFile { .. }) => {
+            let why = "was made, but is not a file, or a link leads there";
+            return Ok(Err(Why::NoFile(why.into())));
+        }
+        Err(error) => return Ok(Err(Why::NoFile(format!("can't be taken out: {error}")))),
+    };
+    let interrupted = |error: &std::io::Error| error.kind() == std::io::ErrorKind::Interrupted;
+    let path = dir.join(from);
+    context.make_dirs_above(dir, from)?;
+    let copy = File::options().read(true).write(true).create_new(true).open(&path);
+    let copy = copy.at("make", &path)?;
+    match copy_content(&made, &copy, go_on) {
+        Err(error) if interrupted(&error) => return Ok(Err(Why::Interrupted)),
+        copied => copied.at("copy the result to", &path)?,
+    }
+    let mode = made.metadata().at("look at", &path)?.permissions().mode() & 0o100;
+    let mode = if mode == 0 { 0o644 } else { 0o755 };
+    copy.set_permissions(std::fs::Permissions::from_mode(mode)).at("set the mode of", &path)?;
+    context.give(&path)?;
+    match Fingerprint::of(&copy, go_on) {
+        Err(error) if interrupted(&error) => Ok(Err(Why::Interrupted)),
+        fingerprint => Ok(Ok(fingerprint.at("read", &path)?)),
+    }
+}
+
+/// Makes sure that the results which are given to a command are those that were judged.
+///
+/// # Errors
+/// [`Error::Internal`] when they are not.
+pub(super) fn still_verified(job: &Job<'_, Files>) -> Result<(), Error> {
+    for given in &job.facts.given {
+        let file = open(job, &given.from)?;
+        let now = Fingerprint::of(&file, &mut |_| true).at("read", job.dir.results())?;
+        if now != given.result {
+            return Err(Error::Internal("what would land is not what was verified".into()));
+        }
+    }
+    Ok(())
 }
 
 /// The result at a path, opened for reading.

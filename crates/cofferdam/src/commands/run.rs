@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use cofferdam_core::config::Config;
 use cofferdam_core::context::FILES_INSIDE;
-use cofferdam_core::files::Output;
+use cofferdam_core::files::{Output, PublishCommand};
 use cofferdam_core::input::Input;
 use cofferdam_core::request::{Check, Into, Level, Request, SourceRef};
 use cofferdam_core::series::{OfSeries, Overlap};
@@ -66,6 +66,10 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
             .iter()
             .map(|output| Output::parse(output, dir))
             .collect::<Result<_, _>>()?,
+        publish: args
+            .publish
+            .map(|text| PublishCommand::parse(&text, dir, args.publish_again))
+            .transpose()?,
         base: args.base,
         into,
         checks: checks(&args.checks)?,

@@ -1,5 +1,6 @@
 //! Tasks that work on files instead of a repository.
 
+mod command;
 mod crash;
 mod line;
 mod report;
