@@ -160,12 +160,14 @@ pub fn demo(args: &Demo) -> Result<ExitCode, Error> {
     let history = place.git(&["log", "--oneline"])?;
     output::note(&format!("\n{DIM}$ git log --oneline{DIM:#}\n{history}"));
     verify(&place, &receipts)?;
+    fire_twice(&place)?;
     place.dam(&["drop", "wrong", "escape"])?;
     place.dam(&["gc"])?;
     expect(place.git(&["for-each-ref", "refs/dam"])?.is_empty(), "no ref of ours is left")?;
     output::note(&format!(
         "\n{GOOD}as promised{GOOD:#}: six landed one by one, each verified on the state it landed on; the wrong \
-         one\nwas rejected, nothing was written outside, and nothing is left behind ({})\n",
+         one\nwas rejected, nothing was written outside, a report whose clock fired twice was written\n\
+         once, and nothing is left behind ({})\n",
         duration(took)
     ));
     if place.keep {
@@ -223,6 +225,39 @@ fn run(place: &Place, name: &str, script: &str) -> Result<Receipt, Error> {
         receipt.state
     ));
     Ok(receipt)
+}
+
+/// A report that others read, started by a clock that fires twice.
+fn fire_twice(place: &Place) -> Result<(), Error> {
+    let report = place.dir.join("report.csv");
+    let output = format!("--output=report.csv={}", report.display());
+    let numbers = format!("--input={}:numbers", place.dir.join("numbers").display());
+    place.write(&place.dir.join("numbers"), "1\n2\n3\n")?;
+    output::note(&format!("\n{BOLD}a report, started by a clock that fires twice{BOLD:#}\n"));
+    let fire = || -> Result<Receipt, Error> {
+        let run = ["--format", "json", "run", "--scratch", "--key", "report-monday", &numbers];
+        let make = "awk '{ sum += $1 } END { print \"sum,\" sum }' numbers > report.csv";
+        let rest = [&output, "--check", "grep -qx sum,6 report.csv", "--", "sh", "-c", make];
+        let said = place.dam(&[&run[..], &rest].concat())?;
+        serde_json::from_str(&said).map_err(|error| Error::Internal(error.to_string()))
+    };
+    let fired = std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| std::thread::Builder::new().spawn_scoped(scope, fire));
+        let panicked = |_| Err(Error::Internal("a run panicked".into()));
+        threads.map(|thread| thread.map_err(Error::NoThread)?.join().unwrap_or_else(panicked))
+    });
+    let fired = fired.into_iter().collect::<Result<Vec<Receipt>, Error>>()?;
+    for receipt in &fired {
+        let how = if receipt.replayed { "replayed: the other one did it" } else { "" };
+        let (state, style) = (&receipt.state, super::style_of(receipt.state()));
+        output::note(&format!("  {style}{state:<9}{style:#} {} {DIM}{how}{DIM:#}\n", receipt.name));
+    }
+    expect(fired[0].task == fired[1].task, "one task did it")?;
+    expect(fired.iter().filter(|receipt| receipt.replayed).count() == 1, "one was replayed")?;
+    expect(
+        std::fs::read_to_string(&report).is_ok_and(|text| text == "sum,6\n"),
+        "the report is whole",
+    )
 }
 
 /// Whether everything is as promised.
