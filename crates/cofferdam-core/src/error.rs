@@ -45,6 +45,26 @@ pub enum ExitCode {
 }
 
 impl ExitCode {
+    /// The one with this number; an internal error when there is none.
+    #[must_use]
+    pub fn of_number(number: u8) -> ExitCode {
+        use ExitCode::*;
+        let all = [
+            Done,
+            CommandFailed,
+            Usage,
+            Rejected,
+            Conflict,
+            Held,
+            Isolation,
+            TimedOut,
+            Ready,
+            NoRoom,
+            Interrupted,
+        ];
+        all.into_iter().find(|code| *code as u8 == number).unwrap_or(Internal)
+    }
+
     /// What a task that ended in `state` means for the caller.
     #[must_use]
     pub fn of_state(state: State) -> ExitCode {

@@ -55,6 +55,12 @@ impl OnceKey {
     }
 }
 
+/// A hash for a key, 64 hexadecimal digits.
+#[must_use]
+pub fn hash(bytes: &[u8]) -> String {
+    hex(Sha256::digest(bytes).as_slice())
+}
+
 /// Completes the key of a request that is made in `dir`, in a repository.
 pub(crate) fn complete(request: &mut Request, dir: &Path, repo: &str) {
     if request.key.is_none() {
@@ -68,7 +74,7 @@ pub(crate) fn complete(request: &mut Request, dir: &Path, repo: &str) {
     }
     let parts = serde_json::json!({ "version": 1, "request": asked, "repo": repo, "dir": dir });
     if let Some(key) = &mut request.key {
-        key.request = hex(Sha256::digest(parts.to_string()).as_slice());
+        key.request = hash(parts.to_string().as_bytes());
     }
 }
 

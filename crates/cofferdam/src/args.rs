@@ -179,6 +179,15 @@ pub struct Run {
     /// Stop the series after N failures in a row: its runs exit with 5 until `dam resume`.
     #[arg(long, value_name = "N", requires = "series", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_FAILURES)))]
     pub stop_after: Option<u32>,
+    /// Run the command once for each row of a file, as a task of its own each: JSON objects,
+    /// a line each, with `name`, `args`, `env` and `key`, where `{FIELD}` in the command
+    /// stands for a field; or plain lines, for which `{}` stands. The same file again does
+    /// what is not done yet.
+    #[arg(long, value_name = "FILE", conflicts_with = "name")]
+    pub each: Option<PathBuf>,
+    /// How many rows at once; as many as there are processors when nothing is said.
+    #[arg(long, value_name = "N", requires = "each", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub jobs: Option<u32>,
     /// Give the task a copy of a path that is not in the base, such as `.env.test`.
     #[arg(long, value_name = "PATH")]
     pub carry: Vec<PathBuf>,

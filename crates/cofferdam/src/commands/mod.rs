@@ -2,6 +2,7 @@
 
 mod demo;
 mod doctor;
+mod each;
 mod enter;
 mod gc;
 mod land;

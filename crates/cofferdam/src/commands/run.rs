@@ -18,6 +18,9 @@ use crate::signals;
 
 /// Runs a task to its end, for the repository that `dir` is in.
 pub fn run(args: Run, dir: &Path, format: Format) -> Result<ExitCode, Error> {
+    if let Some(rows) = &args.each {
+        return super::each::each(&args, rows, dir, format);
+    }
     let request = request(args, dir)?;
     let base = request.base.clone();
     let look = match request.source {

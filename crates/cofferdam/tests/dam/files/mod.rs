@@ -2,6 +2,7 @@
 
 mod command;
 mod crash;
+mod each;
 mod line;
 mod report;
 mod series;
