@@ -19,7 +19,7 @@ use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
 use crate::source::{Source, of_source};
 use crate::supervise::{self, Ended, Plan, Terminal};
-use crate::task::{end_with, start, to_go_on_with, told, wrong_state};
+use crate::task::{end_with, no_terminal, start, to_go_on_with, told, wrong_state};
 use crate::{Dam, Error, boundary, settle};
 
 /// What a person does in a context.
@@ -127,7 +127,7 @@ fn visited<S: Source>(
     context.renew(job.dam, boundary.homes(&job.place))?;
     let (starter, limits) = {
         let end = visit.terminal.map(|terminal| terminal.other_end()).transpose();
-        let end = end.map_err(|error| Error::Internal(format!("no terminal: {error}")))?;
+        let end = end.map_err(no_terminal)?;
         start(job, end)?
     };
     job.facts.forget_attempt();

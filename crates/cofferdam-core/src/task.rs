@@ -32,7 +32,7 @@ use crate::receipt::Receipt;
 use crate::report::{Event, Reporter};
 use crate::request::{Level, Request};
 use crate::source::{Prepared, Source, TakenOut, of_source};
-use crate::supervise::{self, Ended, Plan};
+use crate::supervise::{self, Ended, Plan, Terminal};
 use crate::{
     Dam, Error, ExitCode, boundary, config, diagnose, files, gate, input, land, once, series,
     settle,
@@ -57,13 +57,13 @@ pub fn run(
     dir: &Path,
     look: Discovery<'_>,
     mut request: Request,
-    control: Control,
+    (control, terminal): (Control, Option<&dyn Terminal>),
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
     settle::housekeeping(dam)?;
     let found = look.finish()?;
     once::complete(&mut request, dir, &found.repo.key());
-    once(dam, &request, &control, reporter, |dam, reporter| {
+    once(dam, &request, (&control, terminal), reporter, |dam, reporter| {
         admit(dam, dir, found.clone(), request.clone(), control.clone(), reporter)
     })
 }
@@ -76,12 +76,12 @@ pub fn run_on_files(
     dam: &mut Dam,
     dir: &Path,
     mut request: Request,
-    control: Control,
+    (control, terminal): (Control, Option<&dyn Terminal>),
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
     settle::housekeeping(dam)?;
     once::complete(&mut request, dir, "");
-    once(dam, &request, &control, reporter, |dam, reporter| {
+    once(dam, &request, (&control, terminal), reporter, |dam, reporter| {
         files::admit(dam, dir, request.clone(), control.clone(), reporter)
     })
 }
@@ -90,7 +90,7 @@ pub fn run_on_files(
 fn once<S: Source>(
     dam: &mut Dam,
     request: &Request,
-    control: &Control,
+    (control, terminal): (&Control, Option<&dyn Terminal>),
     reporter: &dyn Reporter,
     admit: impl for<'d> Fn(&'d mut Dam, &'d dyn Reporter) -> Result<Admitted<'d, S>, Error>,
 ) -> Result<Receipt, Error> {
@@ -105,7 +105,7 @@ fn once<S: Source>(
         };
         match admitted {
             Admitted::Own(mut job, begun) => {
-                let done = line(&mut job, begun);
+                let done = line(&mut job, begun, terminal);
                 let done = finish(*job, done);
                 let told = series::tell_if_stopped(dam, request, reporter);
                 return done.and_then(|receipt| told.map(|()| receipt));
@@ -120,11 +120,16 @@ fn once<S: Source>(
 }
 
 /// The arrows.
-fn line<S: Source>(job: &mut Job<'_, S>, begun: S::Begun) -> Result<(), Error> {
+fn line<S: Source>(
+    job: &mut Job<'_, S>,
+    begun: S::Begun,
+    terminal: Option<&dyn Terminal>,
+) -> Result<(), Error> {
     // It starts while the context is written.
-    let started = start(job, None)?;
+    let end = terminal.map(|terminal| terminal.other_end()).transpose();
+    let started = start(job, end.map_err(no_terminal)?)?;
     let context = prepare(job, begun)?;
-    attempts(job, &context, started, None)
+    attempts(job, &context, started, Before { feedback: None, terminal })
 }
 
 /// First arrow: the inputs and the context.
@@ -149,6 +154,19 @@ fn prepare<S: Source>(job: &mut Job<'_, S>, begun: S::Begun) -> Result<Context, 
     Ok(context)
 }
 
+pub(crate) fn no_terminal(error: std::io::Error) -> Error {
+    Error::Internal(format!("no terminal: {error}"))
+}
+
+/// What an attempt begins with.
+#[derive(Default)]
+struct Before<'a> {
+    /// What a check said about the attempt before.
+    feedback: Option<Vec<u8>>,
+    /// The terminal that a person sits at, if they do.
+    terminal: Option<&'a dyn Terminal>,
+}
+
 /// Starts the process that will be the task, within its limits.
 pub(crate) fn start<S>(
     job: &mut Job<'_, S>,
@@ -169,12 +187,12 @@ fn attempts<S: Source>(
     job: &mut Job<'_, S>,
     context: &Context,
     (mut starter, mut limits): (Starter, InForce),
-    mut feedback: Option<Vec<u8>>,
+    mut before: Before<'_>,
 ) -> Result<(), Error> {
     let last = job.facts.attempt + job.request.attempts;
     loop {
         job.facts.attempt += 1;
-        let ran = run_command(job, context, starter, &limits, feedback.take())?;
+        let ran = run_command(job, context, starter, &limits, before)?;
         // Its groups go before another attempt needs them.
         drop(limits);
         if !ran || !take_out(job, context)? {
@@ -189,7 +207,7 @@ fn attempts<S: Source>(
             return Ok(());
         }
         (starter, limits) = start(job, None)?;
-        feedback = Some(again(job, context)?);
+        before = Before { feedback: Some(again(job, context)?), terminal: None };
     }
 }
 
@@ -261,7 +279,8 @@ fn retry_of<S: Source>(
     let started = start(&mut job, None)?;
     let feedback = again(&mut job, &context)?;
     S::renew(&mut job)?;
-    let done = attempts(&mut job, &context, started, Some(feedback));
+    let before = Before { feedback: Some(feedback), terminal: None };
+    let done = attempts(&mut job, &context, started, before);
     finish(job, done)
 }
 
@@ -470,7 +489,7 @@ fn run_command<S: Source>(
     context: &Context,
     starter: Starter,
     limits: &InForce,
-    feedback: Option<Vec<u8>>,
+    Before { feedback, terminal }: Before<'_>,
 ) -> Result<bool, Error> {
     let begun = Instant::now();
     if job.interrupted() {
@@ -491,7 +510,7 @@ fn run_command<S: Source>(
         network: job.request.network,
         wall: job.request.wall,
         limits: limits.rest,
-        terminal: false,
+        terminal: terminal.is_some(),
     };
     let spec = boundary.spec(context, &job.place, what, &told)?;
     job.advance(State::Running, None)?;
@@ -507,7 +526,7 @@ fn run_command<S: Source>(
         output,
         limits,
         end_processes: &|| boundary.end_processes(&dir, id.as_str()),
-        terminal: None,
+        terminal,
     };
     let run =
         S::beside(job, |job| supervise::run(starter, &plan, &job.control, Some(job.reporter)))

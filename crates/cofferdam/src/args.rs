@@ -78,6 +78,8 @@ pub enum Command {
     Diff(Diff),
     /// Show what a task's command printed.
     Log(Log),
+    /// Show what a running task prints and has printed, until it ends, and exit as it does.
+    Attach(Name),
     /// Go into a task's context, to look around or to mend something.
     Enter(Enter),
     /// Run the command of a task again in its context, with what it left there.
@@ -209,6 +211,15 @@ pub struct Run {
     /// For programs that bring their own sandbox: allow namespaces inside.
     #[arg(long)]
     pub nested: bool,
+    /// Run in the background: `dam attach` goes to it, `dam wait` waits for its end. 8 hours
+    /// is its time when nothing is said.
+    #[arg(long, conflicts_with = "each")]
+    pub detach: bool,
+    #[arg(long, hide = true)]
+    pub as_detached: bool,
+    /// Let the command have a terminal, for you to sit at. It is not in its log.
+    #[arg(short, long, conflicts_with_all = ["each", "detach", "attempts"])]
+    pub interactive: bool,
     /// How long the command may take, such as `90s` or `8h`.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub timeout: Option<Duration>,

@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 
+use cofferdam_core::Error;
 use cofferdam_core::supervise::Terminal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -78,6 +79,18 @@ impl Pty {
             }
         }
     }
+}
+
+/// One for a caller who has to sit at a terminal.
+///
+/// # Errors
+/// [`Error::Usage`] when they do not.
+pub fn of_caller() -> Result<Pty, Error> {
+    let failed = |source| Error::Io { step: "open a terminal for", path: ".".into(), source };
+    Pty::open().map_err(failed)?.ok_or_else(|| Error::Usage {
+        message: "there is no terminal here to sit at".into(),
+        hint: Some("without `--interactive` the command has none".into()),
+    })
 }
 
 impl Terminal for Pty {

@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod demo;
+mod detach;
 mod doctor;
 mod each;
 mod enter;
@@ -41,6 +42,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Show(name) => show::show(&name.name, format),
         Command::Diff(diff) => show::diff(&diff),
         Command::Log(log) => log::log(&log),
+        Command::Attach(name) => detach::attach(&name.name, format),
         Command::Enter(enter) => enter::enter(enter, format),
         Command::Retry(retry) => retry::retry(retry, format),
         Command::Land(land) => land::land(land, format),

@@ -8,20 +8,33 @@ use cofferdam_core::config::Config;
 use cofferdam_core::context::FILES_INSIDE;
 use cofferdam_core::files::{Output, PublishCommand};
 use cofferdam_core::input::Input;
+use cofferdam_core::report::Reporter;
 use cofferdam_core::request::{Check, Into, Level, Request, SourceRef};
 use cofferdam_core::series::{OfSeries, Overlap};
+use cofferdam_core::supervise::Terminal;
 use cofferdam_core::{Error, ExitCode, Limits, Network, TaskName, Wall, task};
 
+use super::detach;
 use crate::args::{self, Format, Net, Run};
 use crate::render::Renderer;
-use crate::signals;
+use crate::{signals, terminal};
 
 /// Runs a task to its end, for the repository that `dir` is in.
 pub fn run(args: Run, dir: &Path, format: Format) -> Result<ExitCode, Error> {
     if let Some(rows) = &args.each {
         return super::each::each(&args, rows, dir, format);
     }
-    let request = request(args, dir)?;
+    if args.detach {
+        return detach::detach(dir, format);
+    }
+    if args.as_detached {
+        detach::leave_session()?;
+    }
+    let (detached, interactive) = (args.as_detached, args.interactive);
+    let mut request = request(args, dir)?;
+    if detached {
+        request.timeout = request.timeout.or(Some(detach::TIMEOUT));
+    }
     let base = request.base.clone();
     let look = match request.source {
         SourceRef::Repo => Some(task::look(dir, base.as_deref())?),
@@ -29,10 +42,17 @@ pub fn run(args: Run, dir: &Path, format: Format) -> Result<ExitCode, Error> {
     };
     let mut dam = super::open()?;
     let control = signals::control();
+    let pty = if interactive { Some(terminal::of_caller()?) } else { None };
+    let announcer = detached.then(detach::Announcer::default);
     let renderer = Renderer::new(format);
+    let reporter: &dyn Reporter = match &announcer {
+        Some(announcer) => announcer,
+        None => &renderer,
+    };
+    let attended = (control, pty.as_ref().map(|pty| pty as &dyn Terminal));
     let receipt = match look {
-        Some(look) => task::run(&mut dam, dir, look, request, control, &renderer)?,
-        None => task::run_on_files(&mut dam, dir, request, control, &renderer)?,
+        Some(look) => task::run(&mut dam, dir, look, request, attended, reporter)?,
+        None => task::run_on_files(&mut dam, dir, request, attended, reporter)?,
     };
     drop(renderer);
     Ok(super::conclude(&receipt, format))
