@@ -98,6 +98,9 @@ pub enum Command {
     Wait(Name),
     /// Collect what is no longer needed.
     Gc(Gc),
+    /// Let a scheduler start runs, each with the key of its slot.
+    #[command(subcommand)]
+    Schedule(Schedule),
     /// Try each thing that isolation needs on this machine, and say what is missing.
     Doctor(Doctor),
     /// Show what this repository asks of the host, and let its tasks have it.
@@ -119,7 +122,8 @@ pub enum Command {
     },
     /// Print the JSON schema of an output.
     Schema {
-        /// `receipt`, `event`, `tasks`, `report`, `gc`, `doctor`, `trust`, `series` or `setup`.
+        /// `receipt`, `event`, `tasks`, `report`, `series`, `gc`, `schedule`, `doctor`, `trust` or
+        /// `setup`.
         name: String,
     },
 }
@@ -432,6 +436,59 @@ pub struct Gc {
     /// Only say what would go.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Let a scheduler start runs.
+#[derive(Debug, Subcommand)]
+pub enum Schedule {
+    /// Print what a person puts into a scheduler. Nothing is installed.
+    Print(SchedulePrint),
+}
+
+/// Print what a person puts into a scheduler.
+#[derive(Debug, ClapArgs)]
+pub struct SchedulePrint {
+    /// The scheduler.
+    #[arg(value_enum)]
+    pub scheduler: Scheduler,
+    /// What it is called there: `[a-z0-9][a-z0-9._-]*`.
+    #[arg(long)]
+    pub name: String,
+    /// When, in UTC (in local time for cron, which knows no other): `06:00`, or `:15` for
+    /// every hour.
+    #[arg(long, value_name = "TIME")]
+    pub at: String,
+    /// How often.
+    #[arg(long, value_enum, default_value_t = Every::Day)]
+    pub every: Every,
+    /// What keys begin with: the name when nothing is said. The slot follows.
+    #[arg(long, value_name = "PREFIX")]
+    pub key_prefix: Option<String>,
+    /// The arguments of `dam run`, without `--key` and `--name`.
+    #[arg(last = true, required = true, value_name = "RUN-ARGUMENTS")]
+    pub run: Vec<OsString>,
+}
+
+/// A scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scheduler {
+    /// A service and a timer of systemd.
+    Systemd,
+    /// A line for `crontab -e`.
+    Cron,
+    /// A workflow for GitHub Actions, on a runner of your own.
+    Github,
+    /// A CronJob, and a volume for its state.
+    Kubernetes,
+}
+
+/// How often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Every {
+    /// Once a day.
+    Day,
+    /// Once an hour.
+    Hour,
 }
 
 /// Let a repository have what it asks for.

@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod output;
+mod quote;
 mod render;
 mod signals;
 mod slow;

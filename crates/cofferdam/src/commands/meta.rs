@@ -59,6 +59,7 @@ pub fn schema(name: &str) -> Result<ExitCode, Error> {
         "event" => schemars::schema_for!(Event),
         "report" => schemars::schema_for!(Overview),
         "series" => schemars::schema_for!(Vec<Standing>),
+        "schedule" => schemars::schema_for!(super::schedule::ScheduleReport),
         "gc" => schemars::schema_for!(GcReport),
         "doctor" => schemars::schema_for!(super::doctor::DoctorReport),
         "trust" => schemars::schema_for!(TrustReport),
@@ -67,7 +68,7 @@ pub fn schema(name: &str) -> Result<ExitCode, Error> {
             return Err(Error::Usage {
                 message: format!("there is no schema `{name}`"),
                 hint: Some(
-                    "there are: receipt, tasks, event, report, series, gc, doctor, trust, setup"
+                    "there are: receipt, tasks, event, report, series, gc, schedule, doctor, trust, setup"
                         .into(),
                 ),
             });

@@ -13,6 +13,7 @@ mod meta;
 mod report;
 mod retry;
 mod run;
+mod schedule;
 mod series;
 mod setup;
 mod show;
@@ -27,7 +28,7 @@ use cofferdam_core::land::NO_CHECK_GIVEN;
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::{Dam, Error, ExitCode, State};
 
-use crate::args::{Args, Command, Format};
+use crate::args::{Args, Command, Format, Schedule};
 use crate::output::{self, BAD, BOLD, DIM, GOOD, WARN};
 use crate::table;
 
@@ -51,6 +52,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
         Command::Stop(name) => stop::stop(&name.name, format),
         Command::Wait(name) => stop::wait(&name.name, format),
         Command::Gc(gc) => gc::gc(&gc, format),
+        Command::Schedule(Schedule::Print(args)) => schedule::print(&args, &here()?, format),
         Command::Doctor(args) => doctor::doctor(&args.command, format),
         Command::Trust(args) => trust::trust(&args, format),
         Command::Setup(args) => setup::setup(&args, format),

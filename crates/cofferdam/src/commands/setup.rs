@@ -60,7 +60,7 @@ pub fn setup(args: &Setup, format: Format) -> Result<ExitCode, Error> {
 }
 
 /// The running program, where it really is.
-fn binary() -> Result<PathBuf, Error> {
+pub(super) fn binary() -> Result<PathBuf, Error> {
     std::env::current_exe().and_then(std::fs::canonicalize).map_err(|source| Error::Io {
         step: "find the running program",
         path: "/proc/self/exe".into(),

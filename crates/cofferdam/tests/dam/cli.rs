@@ -104,8 +104,10 @@ fn events_come_as_lines_of_json() {
 fn schemas_in_the_repository_are_those_of_the_program() {
     let dir = source().join("schemas");
     let world = World::empty();
-    for name in ["receipt", "tasks", "event", "report", "series", "gc", "doctor", "trust", "setup"]
-    {
+    for name in [
+        "receipt", "tasks", "event", "report", "series", "gc", "schedule", "doctor", "trust",
+        "setup",
+    ] {
         let schema = world.dam(["schema", name]).stdout;
         let path = dir.join(format!("{name}.json"));
         if std::env::var_os("UPDATE_SCHEMAS").is_some() {

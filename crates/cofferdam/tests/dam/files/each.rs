@@ -39,7 +39,7 @@ fn a_row_that_fails_stops_no_other_and_the_same_file_again_does_what_is_left() {
     let again = Done::from(again.output().expect("dam"));
     again.expect_code(0).says("10 rows: 7 empty before, 3 empty");
     let third = batch(&desk, &options, &command);
-    assert_eq!(states(&third.expect_code(0)), ["empty"; 10]);
+    assert_eq!(states(third.expect_code(0)), ["empty"; 10]);
     let list = desk.dam(&["--format", "json", "list", "--all"]);
     let tasks: Value = serde_json::from_str(&list.stdout).expect("JSON");
     assert_eq!(tasks.as_array().expect("tasks").len(), 13);
