@@ -113,6 +113,10 @@ impl Offer {
         for name in names.chain(["schema"]) {
             let found = match name {
                 "help" => BTreeSet::new(),
+                // Of its one command.
+                "schedule" => {
+                    long_options(&world.dam([name, "print", "--help"]).expect_code(0).stdout)
+                }
                 name => long_options(&world.dam([name, "--help"]).expect_code(0).stdout),
             };
             options.insert(name.to_owned(), found);
