@@ -155,6 +155,12 @@ impl Dam {
         Ok(modules::initialised(&self.dir.join("store"), repo, store, tree)?)
     }
 
+    /// Where what landings of files replaced is kept.
+    #[must_use]
+    pub fn versions_dir(&self) -> PathBuf {
+        self.dir.join("versions")
+    }
+
     /// The lock that makes landings into one target serial.
     #[must_use]
     pub fn landing_lock(&self, key: &str) -> PathBuf {

@@ -74,7 +74,7 @@ pub(crate) fn admit<'a>(
     }
     let mut place = Place::of_files(dam, ids)?;
     place.outputs = request.outputs.iter().map(|output| place.top.join(&output.from)).collect();
-    check(&place, &request)?;
+    check(dam, &place, &request)?;
     let mut outputs = Vec::new();
     let mut meter = Meter::begin(reporter, "looking at what is there");
     for output in &request.outputs {
@@ -133,10 +133,13 @@ pub(super) fn look(
 }
 
 /// Refuses inputs and outputs that are in each other's way.
-fn check(place: &Place, request: &Request) -> Result<(), Error> {
+fn check(dam: &Dam, place: &Place, request: &Request) -> Result<(), Error> {
     let overlap = |one: &Path, other: &Path| one.starts_with(other) || other.starts_with(one);
     for (number, input) in request.inputs.iter().enumerate() {
-        place.check_input(input)?;
+        // What `dam undo` puts back is ours to give.
+        if !input.source.starts_with(dam.versions_dir()) {
+            place.check_input(input)?;
+        }
         if request.inputs[..number].iter().any(|other| other.dest == input.dest) {
             let message = format!("two inputs are to be at `{}`", input.dest.display());
             return Err(Error::usage(message, "`PATH:DEST` says where one is to be"));

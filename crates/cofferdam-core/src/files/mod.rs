@@ -12,6 +12,7 @@ mod admit;
 mod command;
 mod publish;
 mod results;
+mod versions;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -33,6 +34,7 @@ use crate::{Dam, Error, boundary, limits};
 
 pub(crate) use admit::admit;
 pub use command::PublishCommand;
+pub use versions::{Replaced, replaced};
 
 /// A file that a command is to make, and the one that it becomes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,7 +164,8 @@ impl Source for Files {
                 (job.dir.inputs().join(number.to_string()), context.upper().join(below));
             context.make_dirs_above(&context.upper(), below)?;
             std::fs::copy(&from, &to).at("copy the input", &input.source)?;
-            let mode = std::fs::Permissions::from_mode(0o644);
+            let source = std::fs::metadata(&input.source).at("look at the input", &input.source)?;
+            let mode = std::fs::Permissions::from_mode(0o644 | source.permissions().mode() & 0o111);
             std::fs::set_permissions(&to, mode).at("set the mode of", &to)?;
             context.give(&to)?;
         }

@@ -23,7 +23,7 @@ use cofferdam_tree::{FileTarget, Fingerprint, Lock, TextOrBytes};
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 
-use super::{Candidate, Files, admit, command, results};
+use super::{Candidate, Files, admit, command, results, versions};
 use crate::error::IoContext;
 use crate::gate;
 use crate::job::Job;
@@ -250,6 +250,12 @@ fn stage(job: &Job<'_, Files>) -> Result<Vec<Staged>, Error> {
         let old = target.look(&mut go_on)?;
         if old.as_ref().map(|old| &old.fingerprint) != output.before.as_ref() {
             return Err(target.has_changed().into());
+        }
+        if let Some(old) = &old
+            && let Err(error) = versions::keep(job.dam, &output.place, job.id.as_str(), old.file())
+        {
+            let text = format!("`dam undo` can't take this back: {}", chain(&error));
+            job.reporter.report(Event::Warning { text });
         }
         let file = results::open(job, &output.from)?;
         let content = Content { file: &file, executable: result.mode & 0o100 != 0, umask };

@@ -63,6 +63,14 @@ pub struct Content<'a> {
     pub umask: u32,
 }
 
+impl Seen {
+    /// The file itself, open for reading.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
 impl FileTarget {
     /// The target at an absolute path, whose directory must exist. A symbolic link stands
     /// for what it leads to, which must exist as well.

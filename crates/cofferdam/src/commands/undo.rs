@@ -1,8 +1,10 @@
 //! `dam undo`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use clap::Parser;
+use cofferdam_core::files::{self, Replaced};
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::{Error, ExitCode, State, TaskName, query};
 
@@ -10,7 +12,13 @@ use crate::args::{Args, Command, Format, Undo};
 
 /// Lands the reverse of what a task landed: a task like any other, through the same gate.
 pub fn undo(args: &Undo, format: Format) -> Result<ExitCode, Error> {
-    let receipt = Receipt::of(&query::show(&mut super::open()?, &args.name)?.0)?;
+    let mut dam = super::open()?;
+    let (task, _) = query::show(&mut dam, &args.name)?;
+    let receipt = Receipt::of(&task)?;
+    if !receipt.outputs.is_empty() {
+        return of_files(args, &receipt, &files::replaced(&dam, &task)?, format);
+    }
+    drop(dam);
     let refuse = |why: &str| Error::Usage {
         message: format!("`{}` can't be undone: {why}", receipt.name),
         hint: None,
@@ -23,11 +31,42 @@ pub fn undo(args: &Undo, format: Format) -> Result<ExitCode, Error> {
     if receipt.state() != Some(State::Landed) {
         return Err(refuse("it has not landed"));
     }
-    let mut words: Vec<OsString> = vec!["dam".into(), "run".into()];
+    let mut words = words(args, &receipt, landed);
     let mut option = |name: &str, value: &str| words.push(format!("--{name}={value}").into());
     option("into", target);
-    option("key", &format!("undo {landed}"));
     option("message", &format!("Undo {}\n\nThis reverts commit {landed}.", receipt.name));
+    words.extend(["--", "git", "revert", "--no-edit", landed].map(OsString::from));
+    run(words, dir.as_ref(), format)
+}
+
+/// Lets what was replaced replace what it was replaced with.
+fn of_files(
+    args: &Undo,
+    receipt: &Receipt,
+    replaced: &[Replaced],
+    format: Format,
+) -> Result<ExitCode, Error> {
+    let mut words = words(args, receipt, &receipt.task);
+    words.push("--scratch".into());
+    let joined = |option: &str, parts: [&OsStr; 3]| {
+        let mut word = OsString::from(option);
+        parts.iter().for_each(|part| word.push(part));
+        word
+    };
+    for one in replaced {
+        let (from, place) = (one.from.as_os_str(), one.place.as_os_str());
+        words.push(joined("--input=", [one.version.as_os_str(), ":".as_ref(), from]));
+        words.push(joined("--output=", [from, "=".as_ref(), place]));
+    }
+    words.extend(["--", "true"].map(OsString::from));
+    run(words, &super::here()?, format)
+}
+
+/// What each of these runs has: a key, a name, and checks.
+fn words(args: &Undo, receipt: &Receipt, landed: &str) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["dam".into(), "run".into()];
+    let mut option = |name: &str, value: &str| words.push(format!("--{name}={value}").into());
+    option("key", &format!("undo {landed}"));
     let name = format!("undo-{}", receipt.name);
     // Where it is too long, the command gives one.
     if TaskName::parse(&name).is_ok() {
@@ -37,9 +76,12 @@ pub fn undo(args: &Undo, format: Format) -> Result<ExitCode, Error> {
     if args.no_check {
         words.push("--no-check".into());
     }
-    words.extend(["--", "git", "revert", "--no-edit", landed].map(OsString::from));
+    words
+}
+
+fn run(words: Vec<OsString>, dir: &Path, format: Format) -> Result<ExitCode, Error> {
     match Args::try_parse_from(words).map(|args| args.command) {
-        Ok(Command::Run(run)) => super::run::run(*run, dir.as_ref(), format),
+        Ok(Command::Run(run)) => super::run::run(*run, dir, format),
         Ok(_) => unreachable!("`run` is in the words"),
         Err(error) => Err(Error::Internal(error.to_string())),
     }

@@ -7,6 +7,7 @@ mod each;
 mod line;
 mod report;
 mod series;
+mod undo;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;

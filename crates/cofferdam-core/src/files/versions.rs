@@ -1,0 +1,102 @@
+//! What was replaced, kept so that a person can take a landing back.
+//!
+//! The last three versions of each place, in the state directory: beside the place they
+//! would be seen by whoever lists it. A version that can't be kept is told, and keeps
+//! nothing from landing.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use cofferdam_ledger::{State, Task, now_ms};
+use cofferdam_tree::target::copy_content;
+use cofferdam_tree::{FileTarget, Fingerprint};
+
+use crate::error::IoContext;
+use crate::facts::Facts;
+use crate::land::lock_name;
+use crate::{Dam, Error};
+
+/// How many of each place.
+const KEPT: usize = 3;
+
+fn dir_of(dam: &Dam, place: &Path) -> PathBuf {
+    dam.versions_dir().join(lock_name("file", place.as_os_str().as_encoded_bytes()))
+}
+
+/// Keeps what is about to be replaced at a place by a task.
+pub(super) fn keep(dam: &Dam, place: &Path, task: &str, old: &File) -> Result<(), Error> {
+    let dir = dir_of(dam, place);
+    std::fs::create_dir_all(&dir).at("make", &dir)?;
+    // Of equal length, so that their order is that of time.
+    let path = dir.join(format!("{:015}-{task}", now_ms()));
+    let copy = File::create_new(&path).at("make", &path)?;
+    let copied = copy_content(old, &copy, &mut |_| true);
+    let copied = copied.and_then(|()| copy.set_permissions(old.metadata()?.permissions()));
+    if let Err(error) = copied {
+        let _ = std::fs::remove_file(&path);
+        return Err(error).at("keep what was there as", path);
+    }
+    let mut all = list(&dir)?;
+    let over = all.len().saturating_sub(KEPT);
+    for old in all.drain(..over) {
+        std::fs::remove_file(&old).at("remove", old)?;
+    }
+    Ok(())
+}
+
+/// The versions of a place, oldest first.
+fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("read", dir)?,
+    };
+    let mut all: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    all.sort();
+    Ok(all)
+}
+
+/// What a landing replaced: for each output, where it was made in the context, the place,
+/// and the version that was there.
+pub struct Replaced {
+    /// As `Output::from`.
+    pub from: PathBuf,
+    /// The place.
+    pub place: PathBuf,
+    /// The version.
+    pub version: PathBuf,
+}
+
+/// What the landing of a task replaced, when all of it can be put back.
+///
+/// # Errors
+/// [`Error::WrongState`] with the reason when not.
+pub fn replaced(dam: &Dam, task: &Task) -> Result<Vec<Replaced>, Error> {
+    let wrong =
+        |why: String| Error::WrongState { name: task.name.to_string(), state: task.state, why };
+    if task.state != State::Landed {
+        return Err(wrong("nothing of it is there to be taken back".into()));
+    }
+    let mut all = Vec::new();
+    for output in Facts::of(task)?.outputs {
+        let Some(result) = output.differing() else { continue };
+        let place = output.place.display();
+        if output.before.is_none() {
+            return Err(wrong(format!("`{place}` was not there before; to undo that, remove it")));
+        }
+        let now = FileTarget::at(&output.place)?.look(&mut |_| true)?.map(|now| now.fingerprint);
+        let same = |now: &Fingerprint| (&now.sha256, now.size) == (&result.sha256, result.size);
+        if !now.as_ref().is_some_and(same) {
+            return Err(wrong(format!("`{place}` has changed since it landed")));
+        }
+        let versions = list(&dir_of(dam, &output.place))?;
+        let own = |path: &PathBuf| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().ends_with(&format!("-{}", task.id)))
+        };
+        let Some(version) = versions.into_iter().rev().find(own) else {
+            return Err(wrong(format!("what was at `{place}` before is not kept any more")));
+        };
+        all.push(Replaced { from: output.from.clone(), place: output.place.clone(), version });
+    }
+    Ok(all)
+}
