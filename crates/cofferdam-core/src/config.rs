@@ -97,6 +97,18 @@ pub struct Config {
     pub asks: Asks,
     /// `state_dir`, of the person's alone: where the state is.
     pub state_dir: Option<PathBuf>,
+    /// `[settle]`, of the person's alone.
+    pub settle: Settle,
+}
+
+/// How long what is left of tasks is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settle {
+    /// `failed`: the contexts of those that did not land; zero for `"log"`, where their
+    /// logs and records alone are kept.
+    pub failed: Option<Duration>,
+    /// `records`: records, logs and receipts.
+    pub records: Option<Duration>,
 }
 
 /// Where the person's own configuration is, when there is a place for it.
@@ -183,7 +195,7 @@ impl Config {
         let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
         let mut keys = vec!["version", "task", "check", "land", "limits", "network"];
         if whose == Whose::Person {
-            keys.push("state_dir");
+            keys.extend(["state_dir", "settle"]);
         }
         known(&table, "", &keys)?;
         match table.get("version") {
@@ -261,6 +273,15 @@ impl Config {
                     return Err(format!("`network.task` is `{other}`; it can be `none` or `open`"));
                 }
             }
+        }
+        if let Some(settle) = table.get("settle") {
+            let settle = settle.as_table().ok_or("`settle` must be a table, `[settle]`")?;
+            known(settle, "settle.", &["failed", "records"])?;
+            config.settle.failed = match text_of(settle, "settle.", "failed")? {
+                Some("log") => Some(Duration::ZERO),
+                _ => duration_of(settle, "settle.", "failed")?,
+            };
+            config.settle.records = duration_of(settle, "settle.", "records")?;
         }
         if let Some(dir) = text_of(&table, "", "state_dir")? {
             let path = expanded(dir);

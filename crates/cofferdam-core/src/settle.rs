@@ -33,10 +33,21 @@ use crate::{Dam, Error, TaskDir, boundary, land, limits};
 /// The first argument that makes a binary call [`sweep_main`].
 pub const ARGUMENT: &str = "__sweep";
 
-/// How long a context that did not land is kept.
-pub const FAILED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How long records, logs and receipts are kept.
-pub const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How long a context that did not land is kept when nothing is said.
+const FAILED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long records, logs and receipts are kept when nothing is said.
+const RECORDS_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How often it is looked which records are older, in milliseconds.
+const PRUNE_EVERY: i64 = 24 * 3600 * 1000;
+
+/// The moment that lies so long ago, in milliseconds since 1970.
+fn ago(duration: Duration) -> i64 {
+    now_ms().saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn failed_before(dam: &Dam) -> i64 {
+    ago(dam.own.settle.failed.unwrap_or(FAILED_FOR))
+}
 
 /// How long a command may delete by itself. A small context takes a millisecond
 /// or two, less than starting a process for it; on a busy machine a few more.
@@ -75,7 +86,7 @@ pub struct Housekeeping {
 /// When the ledger can't be read.
 pub fn housekeeping(dam: &mut Dam) -> Result<Housekeeping, Error> {
     let mut done = Housekeeping { left: reconcile(dam)?, expired: Vec::new() };
-    let before = now_ms() - i64::try_from(FAILED_FOR.as_millis()).unwrap_or(i64::MAX);
+    let before = failed_before(dam);
     for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
         if !task.state.is_end() || task.updated_ms >= before {
             continue;
@@ -87,12 +98,54 @@ pub fn housekeeping(dam: &mut Dam) -> Result<Housekeeping, Error> {
             }
         }
     }
+    // Of loops that nobody collects after.
+    if let Err(error) = prune_daily(dam) {
+        done.left.push(format!("old records are kept: {}", land::chain(&error)));
+    }
     Ok(done)
+}
+
+/// Forgets the records whose time is over, if that was not done today.
+fn prune_daily(dam: &mut Dam) -> Result<(), Error> {
+    let path = dam.dir().join("pruned");
+    let last = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    if last.is_some_and(|last: i64| (0..PRUNE_EVERY).contains(&(now_ms() - last))) {
+        return Ok(());
+    }
+    let pruned = prune(dam)?;
+    std::fs::write(&path, format!("{}\n", now_ms())).at("write", path)?;
+    if pruned > 0 {
+        sweep(dam);
+    }
+    Ok(())
+}
+
+/// Forgets the records whose time is over, and what is left of their tasks. Gives how
+/// many.
+fn prune(dam: &mut Dam) -> Result<u64, Error> {
+    let before = ago(dam.own.settle.records.unwrap_or(RECORDS_FOR));
+    let mut pruned = 0;
+    for id in dam.ledger.prune(before)? {
+        pruned += 1;
+        let dir = dam.task_dir(&id);
+        if let Some(parent) = dir.path().parent()
+            && dir.path().is_dir()
+        {
+            dam.trash.take(parent, id.as_str()).at("move away", dir.path())?;
+        }
+    }
+    Ok(pruned)
 }
 
 /// After a run: what is no longer needed goes.
 pub(crate) fn after<S: Source>(job: &mut Job<'_, S>, task: &Task) -> Result<(), Error> {
-    if matches!(task.state, State::Landed | State::Empty) && !job.request.keep {
+    let over = match task.state {
+        State::Landed | State::Empty => true,
+        // What waits for a person is not failed.
+        State::Ready | State::InDoubt => false,
+        _ => job.dam.own.settle.failed == Some(Duration::ZERO),
+    };
+    if over && !job.request.keep {
         remove(job)?;
     }
     Ok(())
@@ -208,7 +261,7 @@ pub struct GcReport {
 pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
     let mut report = GcReport { dry_run, ..GcReport::default() };
     if dry_run {
-        let before = now_ms() - i64::try_from(FAILED_FOR.as_millis()).unwrap_or(i64::MAX);
+        let before = failed_before(dam);
         for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
             if leftover(dam, &task)? || (task.state.is_end() && task.updated_ms < before) {
                 report.contexts.push(task.name.to_string());
@@ -230,22 +283,13 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
                 Err(error) => report.kept.push(format!("task `{name}`: {}", land::chain(&error))),
             }
         }
-        let before = now_ms() - i64::try_from(RECORDS_FOR.as_millis()).unwrap_or(i64::MAX);
-        match dam.ledger.prune(before) {
-            Ok(pruned) => {
-                for id in pruned {
-                    report.records += 1;
-                    let dir = dam.task_dir(&id);
-                    if let Some(parent) = dir.path().parent()
-                        && dir.path().is_dir()
-                    {
-                        dam.trash.take(parent, id.as_str()).at("move away", dir.path())?;
-                    }
-                }
-            }
+        match prune(dam) {
+            Ok(pruned) => report.records = pruned,
             // What gives room back must not stop at what needs some.
-            Err(error) if error.is_full() => report.kept.push(format!("records: {error}")),
-            Err(error) => return Err(error.into()),
+            Err(error) if error.is_for_want_of_room() => {
+                report.kept.push(format!("records: {error}"));
+            }
+            Err(error) => return Err(error),
         }
         orphans(dam, &mut report)?;
         half_written(dam)?;

@@ -33,6 +33,19 @@ pub fn hit(name: &str) -> io::Result<()> {
     }
 }
 
+/// What tests set the clock of records to, by `COFFERDAM_CLOCK_MS`: milliseconds since the
+/// epoch. None in release builds.
+#[must_use]
+pub fn clock_ms() -> Option<i64> {
+    #[cfg(debug_assertions)]
+    {
+        static SET: std::sync::OnceLock<Option<i64>> = std::sync::OnceLock::new();
+        *SET.get_or_init(|| std::env::var("COFFERDAM_CLOCK_MS").ok()?.parse().ok())
+    }
+    #[cfg(not(debug_assertions))]
+    None
+}
+
 #[cfg(debug_assertions)]
 mod active {
     use std::collections::HashMap;

@@ -195,6 +195,9 @@ pub(crate) fn failpoint(record: &str, word: &str, side: &str) -> Result<()> {
 /// The wall clock in milliseconds since the epoch; 0 when it is set before that.
 #[must_use]
 pub fn now_ms() -> i64 {
+    if let Some(set) = cofferdam_failpoint::clock_ms() {
+        return set;
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

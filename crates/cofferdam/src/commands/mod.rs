@@ -169,7 +169,7 @@ fn next_step(receipt: &Receipt) -> Option<String> {
         }
         State::Failed | State::TimedOut | State::Cancelled if receipt.context_kept => {
             format!(
-                "its context is kept for 7 days: `dam log {name}`, `dam diff {name}`, `dam enter {name}`, `dam drop {name}`"
+                "its context is kept: `dam log {name}`, `dam diff {name}`, `dam enter {name}`, `dam drop {name}`"
             )
         }
         _ => return None,

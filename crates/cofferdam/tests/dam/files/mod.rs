@@ -8,6 +8,7 @@ mod line;
 mod report;
 mod series;
 mod undo;
+mod year;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
