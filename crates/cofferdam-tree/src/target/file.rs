@@ -25,14 +25,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cofferdam_failpoint::hit;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, openat, unlinkat};
 use rustix::io::Errno;
 
 use super::{Fingerprint, Recovered, Step, TargetError, copy};
 
 /// How often a file that is written meanwhile is read again.
-const TRIES: u32 = 5;
+pub(super) const TRIES: u32 = 5;
 
 /// A file that is to be replaced, or made, by its place.
 #[derive(Debug)]
@@ -47,10 +47,28 @@ pub struct FileTarget {
 pub struct Seen {
     /// Its content and permissions.
     pub fingerprint: Fingerprint,
-    file: File,
-    /// Inode, and the time of the last change of anything: nobody can set that.
-    version: (u64, i64, i64),
+    pub(super) file: File,
+    pub(super) version: Version,
 }
+
+/// Inode, and the time of the last change of anything: nobody can set that.
+pub(super) type Version = (u64, i64, i64);
+
+/// How a file is made beside the target.
+pub(super) struct Making<'a> {
+    pub(super) temp: &'a OsStr,
+    /// What it replaces, whose attributes it gets.
+    pub(super) old: Option<&'a Seen>,
+    /// As in [`Content`].
+    pub(super) executable: bool,
+    /// As in [`Content`].
+    pub(super) umask: u32,
+    /// Whether it is synced here, and not later with others.
+    pub(super) sync: bool,
+}
+
+/// What is told how many bytes were copied or read, and says whether to go on.
+pub(super) type GoOn<'a> = &'a mut dyn FnMut(u64) -> bool;
 
 /// A verified result that is to become the target's content.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +129,12 @@ impl FileTarget {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(parent, flags, Mode::empty());
         let dir = dir.step("open the directory of", place)?;
-        Ok(FileTarget { dir, name: name.to_owned(), path: place.to_owned() })
+        Ok(FileTarget::of(dir, name, place.to_owned()))
+    }
+
+    /// The target `name` in an open directory, called `path` in messages.
+    pub(super) fn of(dir: OwnedFd, name: &OsStr, path: PathBuf) -> FileTarget {
+        FileTarget { dir, name: name.to_owned(), path }
     }
 
     /// Where it is, absolute, without symbolic links.
@@ -148,9 +171,9 @@ impl FileTarget {
     pub fn look(&self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<Seen>, TargetError> {
         for _ in 0..TRIES {
             let Some(file) = self.file()? else { return Ok(None) };
-            let before = version(&file).step("look at", &self.path)?;
+            let before = version_of(&file).step("look at", &self.path)?;
             let fingerprint = Fingerprint::of(&file, go_on).step("read", &self.path)?;
-            if version(&file).step("look at", &self.path)? == before {
+            if version_of(&file).step("look at", &self.path)? == before {
                 return Ok(Some(Seen { fingerprint, file, version: before }));
             }
         }
@@ -163,7 +186,7 @@ impl FileTarget {
         self.drifted("has changed since the task began")
     }
 
-    fn drifted(&self, how: &'static str) -> TargetError {
+    pub(super) fn drifted(&self, how: &'static str) -> TargetError {
         TargetError::Drifted { path: self.path.clone(), how }
     }
 
@@ -179,41 +202,59 @@ impl FileTarget {
         old: Option<&Seen>,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Fingerprint, TargetError> {
-        hit("target:file:create").step("make a file beside", &self.path)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
-        let made = openat(&self.dir, temp, flags | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
-        let made = File::from(made.step("make a file beside", &self.path)?);
-        let staged = self.fill(&made, content, old, go_on);
-        if staged.is_err() {
-            let _ = unlinkat(&self.dir, temp, AtFlags::empty());
-        }
-        staged
+        let Content { file, executable, umask } = content;
+        self.make(
+            Making { temp, old, executable, umask, sync: true },
+            &mut |made, go_on| {
+                hit("target:file:copy").step("copy the result beside", &self.path)?;
+                copy::content(file, made, go_on).step("copy the result beside", &self.path)
+            },
+            go_on,
+        )
     }
 
-    fn fill(
+    /// As [`FileTarget::stage`], with what `write` gives it.
+    pub(super) fn make(
+        &self,
+        making: Making<'_>,
+        write: &mut dyn FnMut(&File, GoOn<'_>) -> Result<(), TargetError>,
+        go_on: GoOn<'_>,
+    ) -> Result<Fingerprint, TargetError> {
+        hit("target:file:create").step("make a file beside", &self.path)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let flags = flags | OFlags::CLOEXEC;
+        let made = openat(&self.dir, making.temp, flags, Mode::RUSR | Mode::WUSR);
+        let made = File::from(made.step("make a file beside", &self.path)?);
+        let finished = write(&made, go_on).and_then(|()| self.finish(&made, &making, go_on));
+        if finished.is_err() {
+            let _ = unlinkat(&self.dir, making.temp, AtFlags::empty());
+        }
+        finished
+    }
+
+    fn finish(
         &self,
         made: &File,
-        content: Content<'_>,
-        old: Option<&Seen>,
-        go_on: &mut dyn FnMut(u64) -> bool,
+        making: &Making<'_>,
+        go_on: GoOn<'_>,
     ) -> Result<Fingerprint, TargetError> {
-        hit("target:file:copy").step("copy the result beside", &self.path)?;
-        copy::content(content.file, made, go_on).step("copy the result beside", &self.path)?;
         hit("target:file:attributes").step("keep the attributes of", &self.path)?;
-        let mode = match old {
+        let mode = match making.old {
             Some(old) => {
                 copy::attributes(&old.file, made).step("keep the attributes of", &self.path)?;
                 // Who trusted the old content with set-id bits did not see this one.
                 let kept = old.fingerprint.mode & 0o666;
-                if content.executable { kept | (kept & 0o444) >> 2 } else { kept }
+                if making.executable { kept | (kept & 0o444) >> 2 } else { kept }
             }
-            None if content.executable => 0o777 & !content.umask,
-            None => 0o666 & !content.umask,
+            None if making.executable => 0o777 & !making.umask,
+            None => 0o666 & !making.umask,
         };
         let set = rustix::fs::fchmod(made, Mode::from_raw_mode(mode));
         set.step("set the permissions of", &self.path)?;
-        hit("target:file:sync").step("sync the file beside", &self.path)?;
-        made.sync_all().step("sync the file beside", &self.path)?;
+        if making.sync {
+            hit("target:file:sync").step("sync the file beside", &self.path)?;
+            made.sync_all().step("sync the file beside", &self.path)?;
+        }
         Fingerprint::of(made, go_on).step("read the file beside", &self.path)
     }
 
@@ -233,33 +274,48 @@ impl FileTarget {
             (Some(_), None) => return Err(self.drifted("has appeared since the task began")),
             (Some(_), Some(_)) => return Err(self.drifted("has changed since the task began")),
         }
-        hit("target:file:rename").step("replace", &self.path)?;
-        match now {
-            Some(seen) => {
-                let still = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-                if still.is_ok_and(|stat| of_stat(&stat) == seen.version) {
-                    let renamed = rustix::fs::renameat(&self.dir, temp, &self.dir, &self.name);
-                    renamed.step("replace", &self.path)?;
-                } else {
-                    return Err(self.drifted("has changed since the task began"));
-                }
-            }
-            None => match self.create(temp) {
-                Err(Errno::EXIST) => return Err(self.drifted("has appeared since the task began")),
-                created => created.step("make", &self.path)?,
-            },
-        }
+        self.swap(&self.dir, temp, now.as_ref().map(|seen| seen.version))?;
         self.sync()
+    }
+
+    /// Gives `temp`, in the directory `from`, the target's name, if what is there is of this
+    /// version. The directories are not synced.
+    pub(super) fn swap(
+        &self,
+        from: impl AsFd,
+        temp: &OsStr,
+        old: Option<Version>,
+    ) -> Result<(), TargetError> {
+        hit("target:file:rename").step("replace", &self.path)?;
+        if let Some(old) = old {
+            if self.version()? != Some(old) {
+                return Err(self.has_changed());
+            }
+            let renamed = rustix::fs::renameat(from, temp, &self.dir, &self.name);
+            return renamed.step("replace", &self.path);
+        }
+        match self.create(from, temp) {
+            Err(Errno::EXIST) => Err(self.drifted("has appeared since the task began")),
+            created => created.step("make", &self.path),
+        }
+    }
+
+    /// That of what has the target's name now, whatever it is.
+    pub(super) fn version(&self) -> Result<Option<Version>, TargetError> {
+        match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(None),
+            stat => Ok(Some(of_stat(&stat.step("look at", &self.path)?))),
+        }
     }
 
     /// As a rename that replaces nothing. File systems that don't know one say so in
     /// several ways; a hard link does as well.
-    fn create(&self, temp: &OsStr) -> Result<(), Errno> {
+    fn create(&self, from: impl AsFd, temp: &OsStr) -> Result<(), Errno> {
         let (dir, name) = (&self.dir, &self.name);
-        match rustix::fs::renameat_with(dir, temp, dir, name, RenameFlags::NOREPLACE) {
+        match rustix::fs::renameat_with(&from, temp, dir, name, RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                rustix::fs::linkat(dir, temp, dir, name, AtFlags::empty())?;
-                unlinkat(dir, temp, AtFlags::empty())
+                rustix::fs::linkat(&from, temp, dir, name, AtFlags::empty())?;
+                unlinkat(&from, temp, AtFlags::empty())
             }
             renamed => renamed,
         }
@@ -357,12 +413,12 @@ impl FileTarget {
     }
 }
 
-fn version(file: &File) -> io::Result<(u64, i64, i64)> {
+fn version_of(file: &File) -> io::Result<Version> {
     let meta = file.metadata()?;
     Ok((meta.ino(), meta.ctime(), meta.ctime_nsec()))
 }
 
-fn of_stat(stat: &rustix::fs::Stat) -> (u64, i64, i64) {
+fn of_stat(stat: &rustix::fs::Stat) -> Version {
     (stat.st_ino, stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or_default())
 }
 
@@ -511,7 +567,7 @@ mod tests {
         let target = bed.target("report");
         bed.stage(&target, "new", false);
         bed.put("report", "in between");
-        assert_eq!(target.create(STAGED.as_ref()), Err(Errno::EXIST));
+        assert_eq!(target.create(&target.dir, STAGED.as_ref()), Err(Errno::EXIST));
         assert_eq!(std::fs::read(bed.path("report")).expect("read"), b"in between");
     }
 

@@ -3,6 +3,7 @@
 //! | target | what a reader sees meanwhile | commit point |
 //! |---|---|---|
 //! | [`file`] | the old content or the new one, whole | the rename |
+//! | [`append`] | the file without the new records, or with all of them | the rename |
 //!
 //! Each goes through the same steps: it is *looked at* when the task begins, which
 //! gives its [`Fingerprint`]; the new content is *staged* beside it and synced; then,
@@ -12,6 +13,7 @@
 //!
 //! Nothing here takes a lock: who publishes holds one for the target.
 
+pub mod append;
 mod copy;
 pub mod file;
 mod fingerprint;
@@ -42,6 +44,16 @@ pub enum TargetError {
         /// What it did, as a fragment: `has changed since the task began`.
         how: &'static str,
     },
+    /// A line of what was to be appended is no record. Nothing has changed.
+    #[error("line {line} of the records for `{}` {how}", path.display())]
+    Record {
+        /// The target.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: u64,
+        /// What is wrong with it, as a fragment: `is not UTF-8`.
+        how: String,
+    },
     /// A system call failed. Before the commit point nothing has changed.
     #[error("{step} `{}`", path.display())]
     Io {
@@ -60,7 +72,9 @@ impl TargetError {
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             TargetError::Io { source, .. } => source.raw_os_error(),
-            TargetError::Unsuitable { .. } | TargetError::Drifted { .. } => None,
+            TargetError::Unsuitable { .. }
+            | TargetError::Drifted { .. }
+            | TargetError::Record { .. } => None,
         }
     }
 }
