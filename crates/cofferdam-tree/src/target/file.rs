@@ -37,8 +37,8 @@ pub(super) const TRIES: u32 = 5;
 /// A file that is to be replaced, or made, by its place.
 #[derive(Debug)]
 pub struct FileTarget {
-    dir: OwnedFd,
-    name: OsString,
+    pub(super) dir: OwnedFd,
+    pub(super) name: OsString,
     path: PathBuf,
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`file`] | the old content or the new one, whole | the rename |
 //! | [`append`] | the file without the new records, or with all of them | the rename |
+//! | [`patch`] | each file whole, but some old and some new | the redo record |
 //!
 //! Each goes through the same steps: it is *looked at* when the task begins, which
 //! gives its [`Fingerprint`]; the new content is *staged* beside it and synced; then,
@@ -17,10 +18,14 @@ pub mod append;
 mod copy;
 pub mod file;
 mod fingerprint;
+pub mod patch;
+pub mod redo;
 
 pub use copy::content as copy_content;
 pub use file::FileTarget;
 pub use fingerprint::{Fingerprint, hex};
+pub use patch::PatchTarget;
+pub use redo::Redo;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,6 +59,14 @@ pub enum TargetError {
         /// What is wrong with it, as a fragment: `is not UTF-8`.
         how: String,
     },
+    /// A redo record can't be trusted. Nothing has changed.
+    #[error("the redo record `{}` {how}", path.display())]
+    Redo {
+        /// The record, or the directory that it is about.
+        path: PathBuf,
+        /// What is wrong with it, as a fragment: `has version 2, not 1`.
+        how: String,
+    },
     /// A system call failed. Before the commit point nothing has changed.
     #[error("{step} `{}`", path.display())]
     Io {
@@ -74,7 +87,8 @@ impl TargetError {
             TargetError::Io { source, .. } => source.raw_os_error(),
             TargetError::Unsuitable { .. }
             | TargetError::Drifted { .. }
-            | TargetError::Record { .. } => None,
+            | TargetError::Record { .. }
+            | TargetError::Redo { .. } => None,
         }
     }
 }
