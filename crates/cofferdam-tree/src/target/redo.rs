@@ -112,17 +112,8 @@ impl Redo {
     pub fn apply(&self) -> Result<Vec<TargetError>, TargetError> {
         self.check(&self.dir)?;
         let mut left_alone = Vec::new();
-        let gone = |planned: &Planned| TargetError::Drifted {
-            path: self.dir.join(&planned.path),
-            how: "has lost its directory",
-        };
-        let target = match PatchTarget::at(&self.dir) {
-            Err(TargetError::Unsuitable { .. }) => None,
-            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => None,
-            target => Some(target?),
-        };
-        let Some(target) = target else {
-            return Ok(self.changes.iter().map(gone).collect());
+        let Some(target) = self.target()? else {
+            return Ok(self.changes.iter().map(|planned| self.drifted(planned, NO_DIR)).collect());
         };
         // First what is made, from above; then what goes, from below.
         let goes = |planned: &&Planned| planned.new == State::Nothing;
@@ -149,12 +140,24 @@ impl Redo {
         Ok(left_alone)
     }
 
+    /// The directory; none when it is gone, and with it all that was in there.
+    fn target(&self) -> Result<Option<PatchTarget>, TargetError> {
+        match PatchTarget::at(&self.dir) {
+            Err(TargetError::Unsuitable { .. }) => Ok(None),
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(None),
+            target => target.map(Some),
+        }
+    }
+
+    fn drifted(&self, planned: &Planned, how: &'static str) -> TargetError {
+        TargetError::Drifted { path: self.dir.join(&planned.path), how }
+    }
+
     fn apply_one(&self, target: &PatchTarget, planned: &Planned) -> Result<(), TargetError> {
-        let drifted = |how| TargetError::Drifted { path: self.dir.join(&planned.path), how };
         let Some(place) = target.place(&planned.path)? else {
             return match planned.new {
                 State::Nothing => Ok(()),
-                _ => Err(drifted("has lost its directory")),
+                _ => Err(self.drifted(planned, NO_DIR)),
             };
         };
         let now = now_at(&place, &mut |_| true)?;
@@ -172,7 +175,7 @@ impl Redo {
                 }
             }
             (State::File(_) | State::Link(_), temp) => {
-                let gone = || drifted("is as it was, but what was to replace it is gone");
+                let gone = || self.drifted(planned, "is as it was: what was to replace it is gone");
                 let temp = temp.as_ref().ok_or_else(gone)?;
                 let from = target.dir(&temp.dir)?.ok_or_else(gone)?;
                 let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -197,12 +200,7 @@ impl Redo {
     /// [`TargetError::Io`].
     pub fn abandon(&self) -> Result<(), TargetError> {
         self.check(&self.dir)?;
-        let target = match PatchTarget::at(&self.dir) {
-            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
-                return Ok(());
-            }
-            target => target?,
-        };
+        let Some(target) = self.target()? else { return Ok(()) };
         let mut touched = BTreeSet::new();
         for temp in self.changes.iter().filter_map(|planned| planned.temp.as_ref()) {
             if target.remove(temp)? {
@@ -287,10 +285,11 @@ impl Planned {
     }
 }
 
+const NO_DIR: &str = "has lost its directory";
 const NOT_EMPTY: &str = "a directory that holds more than what the patch removes";
 
 /// Removes what is at a place, if that is still of the version that was looked at.
-fn remove(place: &FileTarget, now: &Now) -> Result<(), TargetError> {
+pub(super) fn remove(place: &FileTarget, now: &Now) -> Result<(), TargetError> {
     if place.version()? != now.version {
         return Err(place.has_changed());
     }
