@@ -145,8 +145,8 @@ impl<'a> Records<'a> {
         Ok(records)
     }
 
-    /// Makes `temp` beside the target: what is there now, and the records that are missing
-    /// in it, synced. A new file has the permissions that `umask` leaves. `go_on` is told
+    /// Makes `temp`, which must not be there, beside the target: what is there now, and the
+    /// records that are missing in it, synced. A new file has the permissions that `umask` leaves. `go_on` is told
     /// how many bytes were copied or read.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! | target | what a reader sees meanwhile | commit point |
 //! |---|---|---|
-//! | [`file`] | the old content or the new one, whole | the rename |
+//! | [`mod@file`] | the old content or the new one, whole | the rename |
 //! | [`append`] | the file without the new records, or with all of them | the rename |
 //! | [`patch`] | each file whole, but some old and some new | the redo record |
 //!
@@ -10,7 +10,8 @@
 //! gives its [`Fingerprint`]; the new content is *staged* beside it and synced; then,
 //! looked at again and found as it was, it is *committed*; after a crash it is
 //! *recovered*, from what the journal said before the commit: where, the name of what
-//! was staged, what was there and what was to be.
+//! was staged, what was there and what was to be. A patch, which commits before it changes
+//! anything, is *applied* instead, as often as it takes.
 //!
 //! Nothing here takes a lock: who publishes holds one for the target.
 

@@ -34,7 +34,8 @@ pub struct Redo {
     /// The directory, absolute.
     #[serde(with = "As::<TextOrBytes>")]
     pub dir: PathBuf,
-    /// Permission bits that new directories don't get.
+    /// Permission bits that new directories don't get, besides those that the umask of the
+    /// process takes away which applies it.
     pub umask: u32,
     /// Each path once, in their order: a directory before what is in it.
     pub changes: Vec<Planned>,
