@@ -14,8 +14,8 @@
 //!    a sync. That is the commit point: before it [`Redo::abandon`] takes back what was
 //!    staged, after it the only way is forward.
 //! 5. [`Redo::apply`] goes through the paths: one that is new already is skipped, one
-//!    that is still old is changed, and anything else is left alone and told, because it
-//!    is somebody else's. Then the directories are synced. It can be repeated after any
+//!    that is still old is changed, if what was staged for it is what was written down,
+//!    and anything else is left alone and told, because it is somebody else's. Then the directories are synced. It can be repeated after any
 //!    number of crashes and ends the same.
 //!
 //! What is staged is made durable before the record is: a record whose files are gone

@@ -179,12 +179,17 @@ impl Redo {
                 let gone = || self.drifted(planned, "is as it was: what was to replace it is gone");
                 let temp = temp.as_ref().ok_or_else(gone)?;
                 let from = target.dir(&temp.dir)?.ok_or_else(gone)?;
-                let flags = AtFlags::SYMLINK_NOFOLLOW;
-                match rustix::fs::statat(&from, &temp.name, flags) {
-                    Err(Errno::NOENT) => return Err(gone()),
-                    stat => stat.step("look at what is to replace", place.path())?,
-                };
-                match place.swap(&from, temp.name.as_ref(), now.version) {
+                let staged = FileTarget::of(from, temp.name.as_ref(), place.path().into());
+                let there = now_at(&staged, &mut |_| true)?.state;
+                if there == State::Nothing {
+                    return Err(gone());
+                }
+                // A disk that lost what was synced, or somebody else: the old stays.
+                if there != planned.new {
+                    let how = "is as it was: what was to replace it has changed";
+                    return Err(self.drifted(planned, how));
+                }
+                match place.swap(&staged.dir, temp.name.as_ref(), now.version) {
                     // Somebody has put a subvolume there.
                     Err(error) if error.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {
                         Err(target.unsuitable(&planned.path, "on another file system"))
@@ -240,8 +245,8 @@ impl Redo {
                 "is torn or altered: its checksum is not that of its content".into(),
             ));
         }
-        let redo: Redo =
-            serde_json::from_slice(body).map_err(|error| refused(error.to_string()))?;
+        let redo: Redo = serde_json::from_slice(body)
+            .map_err(|error| refused(format!("can't be read: {error}")))?;
         redo.check(&path)?;
         Ok(redo)
     }

@@ -305,6 +305,15 @@ fn what_somebody_else_changed_is_left_alone_and_all_else_is_done() {
     std::fs::rename(bed.live(""), bed.root.join("away")).expect("rename");
     assert_eq!(redo.apply().expect("apply").len(), redo.changes.len());
     redo.abandon().expect("abandon");
+    // A staged file that is not what was written down: the old one is better.
+    let bed = Bed::new();
+    let redo = bed.stage(&bed.ops()).expect("stage");
+    bed.put(".dam-t1-11", "\0\0\0\0\0\0\0");
+    let told = redo.apply().expect("apply");
+    assert_eq!(told.len(), 1);
+    says(&told[0], "top` is as it was: what was to replace it has changed");
+    assert_eq!(std::fs::read_to_string(bed.live("top")).expect("read"), "old top");
+    assert!(!bed.staged());
 }
 
 #[test]
