@@ -37,7 +37,7 @@ pub use path::{BytePath, TextOrBytes};
 pub use random::name as random_name;
 pub use remove::{RemoveError, remove_tree};
 pub use stat::{FileStat, FileTime};
-pub use target::{FileTarget, Fingerprint, hex};
+pub use target::{FileTarget, Fingerprint, TreeFingerprint, TreeTarget, hex};
 pub use trash::{EmptyReport, Trash};
 pub use usage::{Usage, UsageError, disk_usage};
 pub use walk::{Cap, Caps, DeviceKind, Entry, Found, Totals, Visit, WalkError, Walker};

@@ -226,7 +226,7 @@ pub struct Entry<'a> {
     pub mtime: FileTime,
     /// The directory that holds it.
     pub dir: BorrowedFd<'a>,
-    identity: Identity,
+    pub(crate) identity: Identity,
 }
 
 impl Entry<'_> {
@@ -250,6 +250,20 @@ impl Entry<'_> {
             return Err(fail(Errno::STALE));
         }
         Ok(File::from(fd))
+    }
+
+    /// Opens the directory for reading. Never follows.
+    ///
+    /// # Errors
+    /// `Changed` when something else has taken its place, or it never was one;
+    /// `Unreadable` without permission.
+    pub fn open_dir(&self) -> Result<OwnedFd, WalkError> {
+        let fail = |errno| WalkError::new(self.path, errno);
+        let fd = open_dir(self.dir, &c_name(self.name).map_err(fail)?).map_err(fail)?;
+        if probe_fd(&fd).map_err(fail)?.identity() != self.identity {
+            return Err(fail(Errno::STALE));
+        }
+        Ok(fd)
     }
 }
 

@@ -19,11 +19,20 @@ pub(super) const BUFFER: usize = 256 << 10;
 /// # Errors
 /// Of reading and writing; [`io::ErrorKind::Interrupted`] when `go_on` said no.
 pub fn content(from: &File, to: &File, go_on: &mut dyn FnMut(u64) -> bool) -> io::Result<()> {
+    content_by(&mut vec![0; BUFFER], from, to, go_on)
+}
+
+/// As [`content`], for many files with one buffer.
+pub(super) fn content_by(
+    buffer: &mut [u8],
+    from: &File,
+    to: &File,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<()> {
     if rustix::fs::ioctl_ficlone(to, from).is_ok() {
         return Ok(());
     }
     let size = from.metadata()?.len();
-    let mut buffer = vec![0; BUFFER];
     let mut at = 0;
     while at < size {
         let (begin, end) = match rustix::fs::seek(from, SeekFrom::Data(at)) {
@@ -33,7 +42,7 @@ pub fn content(from: &File, to: &File, go_on: &mut dyn FnMut(u64) -> bool) -> io
             // No such question to this file system.
             Err(_) => (at, size),
         };
-        copy_range(from, to, begin..end, &mut buffer, go_on)?;
+        copy_range(from, to, begin..end, buffer, go_on)?;
         at = end;
     }
     to.set_len(size)
@@ -84,15 +93,30 @@ pub(super) fn attributes(from: &File, to: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// The extended attributes that a person sets, access lists among them, by name.
+pub(super) fn persons_attributes(of: impl AsFd) -> Result<Vec<(OsString, Vec<u8>)>, Errno> {
+    let mut names = attribute_names(&of)?;
+    names.retain(|name| is_persons(name));
+    names.sort();
+    let mut found = Vec::new();
+    for name in names {
+        match attribute(&of, &name) {
+            Err(Errno::NODATA) => {}
+            value => found.push((name, value?)),
+        }
+    }
+    Ok(found)
+}
+
 fn is_persons(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b"user.") || name.starts_with(b"system.posix_acl_")
 }
 
-fn attribute_names(file: &File) -> Result<Vec<OsString>, Errno> {
+fn attribute_names(file: impl AsFd) -> Result<Vec<OsString>, Errno> {
     let mut list = vec![0; 4096];
     loop {
-        match rustix::fs::flistxattr(file, &mut list) {
+        match rustix::fs::flistxattr(&file, &mut list) {
             // More than 64 KiB there can't be (listxattr(2)).
             Err(Errno::RANGE) if list.len() < 64 << 10 => list.resize(64 << 10, 0),
             Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
@@ -105,7 +129,7 @@ fn attribute_names(file: &File) -> Result<Vec<OsString>, Errno> {
     }
 }
 
-fn attribute(file: &File, name: &OsStr) -> Result<Vec<u8>, Errno> {
+fn attribute(file: impl AsFd, name: &OsStr) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0; 64 << 10];
     let length = rustix::fs::fgetxattr(file, name, &mut value)?;
     value.truncate(length);

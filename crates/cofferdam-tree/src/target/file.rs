@@ -171,9 +171,9 @@ impl FileTarget {
     pub fn look(&self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<Seen>, TargetError> {
         for _ in 0..TRIES {
             let Some(file) = self.file()? else { return Ok(None) };
-            let before = version_of(&file).step("look at", &self.path)?;
+            let before = version(&file).step("look at", &self.path)?;
             let fingerprint = Fingerprint::of(&file, go_on).step("read", &self.path)?;
-            if version_of(&file).step("look at", &self.path)? == before {
+            if version(&file).step("look at", &self.path)? == before {
                 return Ok(Some(Seen { fingerprint, file, version: before }));
             }
         }
@@ -413,12 +413,13 @@ impl FileTarget {
     }
 }
 
-fn version_of(file: &File) -> io::Result<Version> {
+/// Inode, and the time of the last change of anything: nobody can set that.
+pub(super) fn version(file: &File) -> io::Result<Version> {
     let meta = file.metadata()?;
     Ok((meta.ino(), meta.ctime(), meta.ctime_nsec()))
 }
 
-fn of_stat(stat: &rustix::fs::Stat) -> Version {
+pub(super) fn of_stat(stat: &rustix::fs::Stat) -> Version {
     (stat.st_ino, stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or_default())
 }
 

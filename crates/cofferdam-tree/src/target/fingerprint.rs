@@ -29,24 +29,32 @@ impl Fingerprint {
     /// # Errors
     /// Of reading it.
     pub fn of(file: &File, go_on: &mut dyn FnMut(u64) -> bool) -> io::Result<Fingerprint> {
-        let mut hash = Sha256::new();
-        let mut buffer = vec![0; BUFFER];
-        let mut at = 0;
-        loop {
-            let read = match rustix::io::pread(file, &mut buffer, at) {
-                Ok(0) => break,
-                Ok(read) => read,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            hash.update(&buffer[..read]);
-            at += read as u64;
-            if !go_on(read as u64) {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
-        }
+        let (sha256, size) = content(file, &mut vec![0; BUFFER], go_on)?;
         let mode = file.metadata()?.mode() & 0o7777;
-        Ok(Fingerprint { sha256: hex(&hash.finalize()), size: at, mode })
+        Ok(Fingerprint { sha256: hex(&sha256), size, mode })
+    }
+}
+
+/// SHA-256 and length in bytes of a file's content.
+pub(super) fn content(
+    file: &File,
+    buffer: &mut [u8],
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> io::Result<([u8; 32], u64)> {
+    let mut hash = Sha256::new();
+    let mut at = 0;
+    loop {
+        let read = match rustix::io::pread(file, &mut *buffer, at) {
+            Ok(0) => return Ok((hash.finalize().into(), at)),
+            Ok(read) => read,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        hash.update(&buffer[..read]);
+        at += read as u64;
+        if !go_on(read as u64) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
     }
 }
 

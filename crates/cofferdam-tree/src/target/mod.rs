@@ -5,6 +5,7 @@
 //! | [`mod@file`] | the old content or the new one, whole | the rename |
 //! | [`append`] | the file without the new records, or with all of them | the rename |
 //! | [`patch`] | each file whole, but some old and some new | the redo record |
+//! | [`tree`] | the old directory or the new one, whole | the exchange of two names, or the rename of a link |
 //!
 //! Each goes through the same steps: it is *looked at* when the task begins, which
 //! gives its [`Fingerprint`]; the new content is *staged* beside it and synced; then,
@@ -21,12 +22,14 @@ pub mod file;
 mod fingerprint;
 pub mod patch;
 pub mod redo;
+pub mod tree;
 
 pub use copy::content as copy_content;
 pub use file::FileTarget;
 pub use fingerprint::{Fingerprint, hex};
 pub use patch::PatchTarget;
 pub use redo::Redo;
+pub use tree::{TreeFingerprint, TreeTarget};
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -68,6 +71,18 @@ pub enum TargetError {
         /// What is wrong with it, as a fragment: `has version 2, not 1`.
         how: String,
     },
+    /// It can't be replaced as one step at this place. Nothing has changed.
+    #[error("{step} `{}`: {why}; {instead}", path.display())]
+    NotHere {
+        /// What was being done, as a fragment: `exchange`.
+        step: &'static str,
+        /// The target.
+        path: PathBuf,
+        /// Why not, as a clause: `something is mounted on it`.
+        why: &'static str,
+        /// What works, as a clause.
+        instead: &'static str,
+    },
     /// A system call failed. Before the commit point nothing has changed.
     #[error("{step} `{}`", path.display())]
     Io {
@@ -85,11 +100,14 @@ impl TargetError {
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            TargetError::Io { source, .. } => source.raw_os_error(),
+            TargetError::Io { source, .. } => source
+                .raw_os_error()
+                .or_else(|| source.get_ref()?.downcast_ref::<tree::TreeError>()?.raw_os_error()),
             TargetError::Unsuitable { .. }
             | TargetError::Drifted { .. }
             | TargetError::Record { .. }
-            | TargetError::Redo { .. } => None,
+            | TargetError::Redo { .. }
+            | TargetError::NotHere { .. } => None,
         }
     }
 }
