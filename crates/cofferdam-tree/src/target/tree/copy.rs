@@ -348,6 +348,12 @@ const FEW: u64 = 64;
 /// few servers only, an overlay can be told not to.
 const SYNCED_AS_A_WHOLE: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994];
 
+pub(super) fn is_synced_as_a_whole(on: impl AsFd) -> bool {
+    // The field is as wide as a register, and signed on some machines.
+    rustix::fs::fstatfs(on)
+        .is_ok_and(|stat| SYNCED_AS_A_WHOLE.contains(&(stat.f_type as u64 & 0xffff_ffff)))
+}
+
 /// Makes a copy durable. A few files are synced one by one, and so are directories, each
 /// after what it holds: what others are writing to that file system need not be waited for.
 /// Of many each would wait for a commit of the journal of its own, so the rest of them is
@@ -361,9 +367,7 @@ struct Syncs {
 
 impl Syncs {
     fn new(wanted: bool, on: impl AsFd) -> Syncs {
-        let as_a_whole = rustix::fs::fstatfs(on)
-            .is_ok_and(|stat| SYNCED_AS_A_WHOLE.contains(&(stat.f_type as u64 & 0xffff_ffff)));
-        Syncs { wanted, as_a_whole, count: 0 }
+        Syncs { wanted, as_a_whole: is_synced_as_a_whole(on), count: 0 }
     }
 
     fn sync(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
