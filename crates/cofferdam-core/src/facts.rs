@@ -11,13 +11,13 @@ use cofferdam_git::lfs::Pointer;
 use cofferdam_git::{CommitId, TreeId};
 use cofferdam_ledger::Task;
 use cofferdam_sandbox::Ids;
-use cofferdam_tree::{Fingerprint, TextOrBytes};
+use cofferdam_tree::TextOrBytes;
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 
 use crate::Error;
 use crate::diagnose::Diagnosis;
-use crate::files::{GivenFact, OutputFact};
+use crate::files::{Content, GivenFact, OutputFact};
 use crate::input::InputReport;
 use crate::receipt::{CheckReport, Isolation};
 use crate::target::TargetRef;
@@ -160,7 +160,7 @@ impl Facts {
 
     /// Whether the result is the same as that of `other`.
     pub(crate) fn same_result(&self, other: &Facts) -> bool {
-        let results = |facts: &Facts| -> Vec<Option<Fingerprint>> {
+        let results = |facts: &Facts| -> Vec<Option<Content>> {
             let outputs = facts.outputs.iter().map(|output| output.result.clone());
             outputs.chain(facts.given.iter().map(|given| Some(given.result.clone()))).collect()
         };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::diagnose::Diagnosis;
 use crate::facts::{ChangeCounts, Facts};
-use crate::files::OutputFact;
+use crate::files::{Content, Mode, OutputFact};
 use crate::input::InputReport;
 use crate::limits::LimitReport;
 use crate::request::{Level, Request};
@@ -99,6 +99,9 @@ pub struct OutputReport {
     pub from: String,
     /// The file that it becomes.
     pub to: String,
+    /// `file`, `append` or `tree`: how it becomes that.
+    #[serde(default)]
+    pub mode: Mode,
     /// Whether that was there when the task began.
     pub was_there: bool,
     /// SHA-256 of what the command made, in hexadecimal digits; none when it made nothing.
@@ -113,8 +116,9 @@ impl From<&OutputFact> for OutputReport {
             from: output.from.display().to_string(),
             to: output.place.display().to_string(),
             was_there: output.before.is_some(),
-            sha256: output.result.as_ref().map(|result| result.sha256.clone()),
-            size: output.result.as_ref().map(|result| result.size),
+            mode: output.mode,
+            sha256: output.result.as_ref().map(|result| result.hash().to_owned()),
+            size: output.result.as_ref().map(Content::size),
         }
     }
 }

@@ -128,6 +128,12 @@ pub enum WalkError {
         /// The entry.
         path: BytePath,
     },
+    /// [`open_dir_below`] on something that is not a directory.
+    #[error("`{path}` is not a directory")]
+    NotADirectory {
+        /// The entry.
+        path: BytePath,
+    },
     /// Anything else the kernel said, `ENOSYS` for a missing `openat2` among it.
     #[error("`{path}` can't be read: {source}")]
     Io {
@@ -539,6 +545,19 @@ pub fn open_file_below(top: impl AsFd, path: &[u8]) -> Result<Option<File>, Walk
         return Err(not_a_file());
     }
     Ok(Some(File::from(fd)))
+}
+
+/// Opens the directory at `path` below `top`. None when nothing is there. Nothing is followed.
+///
+/// # Errors
+/// [`WalkError::NotADirectory`] for anything else, or when a link leads there.
+pub fn open_dir_below(top: impl AsFd, path: &[u8]) -> Result<Option<OwnedFd>, WalkError> {
+    let name = c_name(path).map_err(|errno| WalkError::new(path, errno))?;
+    match open_dir(&top, &name) {
+        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::NOTDIR | Errno::LOOP) => Err(WalkError::NotADirectory { path: path.into() }),
+        dir => dir.map(Some).map_err(|errno| WalkError::new(path, errno)),
+    }
 }
 
 /// Lets the owner read the file or directory at `path` below `top`, also when it has mode

@@ -136,7 +136,7 @@ pub struct Run {
     #[arg(long, conflicts_with_all = ["base", "into", "branch", "carry", "carry_dirty", "message", "allow_check_changes"])]
     pub scratch: bool,
     /// A file that the command is to make, and the file that it becomes when all checks
-    /// have passed. Can be repeated.
+    /// have passed. Can be repeated. `DIR/=TO` is a directory, which lands as one step.
     #[arg(
         long = "output",
         value_name = "FILE=TO",
@@ -144,9 +144,18 @@ pub struct Run {
         conflicts_with = "read_only"
     )]
     pub outputs: Vec<OsString>,
+    /// A file of records that the command may make, JSON objects with an `id`, a line each,
+    /// and the file that those are added to which it does not have. Can be repeated.
+    #[arg(
+        long = "append",
+        value_name = "FILE=TO",
+        requires = "scratch",
+        conflicts_with = "read_only"
+    )]
+    pub appends: Vec<OsString>,
     /// A command of the host's that publishes what was made, once, when all checks have
     /// passed: it gets the files that its words name. It is not run by a shell.
-    #[arg(long, value_name = "command:CMD", requires = "scratch", conflicts_with_all = ["outputs", "read_only"])]
+    #[arg(long, value_name = "command:CMD", requires = "scratch", conflicts_with_all = ["outputs", "appends", "read_only"])]
     pub publish: Option<String>,
     /// The command that publishes can be run again when nobody knows whether it has run,
     /// after a crash. Without this it never is.

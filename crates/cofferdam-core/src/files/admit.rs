@@ -6,9 +6,8 @@ use std::path::{Component, Path};
 
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
-use cofferdam_tree::FileTarget;
 
-use super::{Files, Output, OutputFact};
+use super::{Files, Mode, Output, OutputFact, place as opened};
 use crate::admit::{Admitted, Reserved, default_name, fresh_id, give, limit, reserve};
 use crate::config::{Asks, Config};
 use crate::context::Place;
@@ -22,25 +21,27 @@ use crate::request::{Level, Request};
 use crate::{Dam, Error, boundary};
 
 /// See [`Output::parse`].
-pub(super) fn parse(text: &OsStr, dir: &Path) -> Result<Output, Error> {
-    let said = text.to_string_lossy().into_owned();
+pub(super) fn parse(text: &OsStr, dir: &Path, said: &str) -> Result<Output, Error> {
+    let shown = text.to_string_lossy().into_owned();
     let usage = |why: &str| {
-        Error::usage(format!("`--output {said}`: {why}"), "`--output FILE=/srv/reports/FILE`")
+        Error::usage(format!("`{said} {shown}`: {why}"), "`--output FILE=/srv/reports/FILE`")
     };
     let bytes = text.as_bytes();
     let Some(at) = bytes.iter().position(|byte| *byte == b'=') else {
         return Err(usage("it has to say which file becomes which"));
     };
     let (from, to) = (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]));
+    let is_dir = from.as_bytes().ends_with(b"/");
     let from = clean(Path::new(from));
     let inside = from.components().all(|part| matches!(part, Component::Normal(_)));
     if !inside || from.as_os_str().is_empty() {
         return Err(usage("the file that is made has to be a path inside of the context"));
     }
-    if to.is_empty() || to.as_bytes().ends_with(b"/") {
-        return Err(usage("it has to become a file"));
+    if to.is_empty() || (to.as_bytes().ends_with(b"/") && !is_dir) {
+        return Err(usage("it has to become a file; `DIR/=TO` is for a directory"));
     }
-    Ok(Output { from, to: dir.join(to) })
+    let mode = if is_dir { Mode::Tree } else { Mode::File };
+    Ok(Output { from, to: clean(&dir.join(to)), mode })
 }
 
 /// See [`crate::admit`].
@@ -80,6 +81,12 @@ pub(crate) fn admit<'a>(
     for output in &request.outputs {
         outputs.push(look(output, &mut meter, &control)?);
     }
+    if outputs.len() > 1 && outputs.iter().any(|output| output.mode == Mode::Tree) {
+        return Err(Error::usage(
+            "a directory lands as one step, and nothing else with it",
+            "let the command make one directory of all of it, or run it twice",
+        ));
+    }
     for (number, output) in outputs.iter().enumerate() {
         if outputs[..number].iter().any(|other| other.place == output.place) {
             let message = format!("two outputs become `{}`", output.place.display());
@@ -117,17 +124,23 @@ pub(super) fn look(
     meter: &mut Meter<'_>,
     control: &Control,
 ) -> Result<OutputFact, Error> {
-    let target = FileTarget::open(&output.to)?;
+    let place = opened::Place::open(output)?;
     let mut read = 0;
-    let seen = target.look(&mut |bytes| {
-        read += bytes;
-        meter.at(read >> 20, 0);
-        control.interrupts() == 0
-    });
+    // What others add to records meanwhile is no matter.
+    let before = match output.mode {
+        Mode::Append => None,
+        Mode::File | Mode::Tree => place.look(&mut |totals| {
+            read += totals.bytes;
+            meter.at(read >> 20, 0);
+            control.interrupts() == 0
+        })?,
+    };
     Ok(OutputFact {
         from: output.from.clone(),
-        place: target.path().to_owned(),
-        before: seen?.map(|seen| seen.fingerprint),
+        place: place.path().to_owned(),
+        mode: output.mode,
+        way: place.way(),
+        before,
         result: None,
     })
 }

@@ -10,21 +10,24 @@
 
 mod admit;
 mod command;
+mod place;
 mod publish;
 mod results;
 mod versions;
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cofferdam_ledger::{Publication, State};
 use cofferdam_sandbox::Ids;
-use cofferdam_tree::{Fingerprint, TextOrBytes, hex};
+use cofferdam_tree::target::tree::Way;
+use cofferdam_tree::{TextOrBytes, hex};
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 use sha2::{Digest, Sha256};
 
-use crate::context::{Context, Place};
+use crate::context::{self, Context};
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::job::Job;
@@ -34,6 +37,7 @@ use crate::{Dam, Error, boundary, limits};
 
 pub(crate) use admit::admit;
 pub use command::PublishCommand;
+pub use place::{Content, Mode};
 pub use versions::{Replaced, replaced};
 
 /// A file that a command is to make, and the one that it becomes.
@@ -45,15 +49,28 @@ pub struct Output {
     /// What it becomes, an absolute path.
     #[serde(with = "As::<TextOrBytes>")]
     pub to: PathBuf,
+    /// How it becomes that.
+    #[serde(default, skip_serializing_if = "Mode::is_file")]
+    pub mode: Mode,
 }
 
 impl Output {
-    /// An output as a person writes it: `FROM=TO`, where `TO` can be relative to `dir`.
+    /// An output as a person writes it: `FROM=TO`, where `TO` can be relative to `dir`, and
+    /// `FROM/` is a directory.
     ///
     /// # Errors
     /// [`Error::Usage`].
-    pub fn parse(text: &std::ffi::OsStr, dir: &std::path::Path) -> Result<Output, Error> {
-        admit::parse(text, dir)
+    pub fn parse(text: &OsStr, dir: &Path) -> Result<Output, Error> {
+        admit::parse(text, dir, "--output")
+    }
+
+    /// Records that are to be added to a file of them.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn parse_append(text: &OsStr, dir: &Path) -> Result<Output, Error> {
+        let output = admit::parse(text, dir, "--append")?;
+        Ok(Output { mode: Mode::Append, ..output })
     }
 }
 
@@ -63,15 +80,22 @@ pub struct OutputFact {
     /// As [`Output::from`].
     #[serde(with = "As::<TextOrBytes>")]
     pub from: PathBuf,
-    /// The file that it becomes: absolute, without symbolic links.
+    /// What it becomes: absolute. No symbolic link leads there; a directory's place can be
+    /// one.
     #[serde(with = "As::<TextOrBytes>")]
     pub place: PathBuf,
+    /// As [`Output::mode`].
+    #[serde(default, skip_serializing_if = "Mode::is_file")]
+    pub mode: Mode,
+    /// How a directory is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub way: Option<Way>,
     /// What was there when the task began; none where nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Fingerprint>,
+    pub before: Option<Content>,
     /// What the command made. Written when it is none, too: a key that is left out keeps
     /// its old value.
-    pub result: Option<Fingerprint>,
+    pub result: Option<Content>,
 }
 
 /// A file that a command is given which publishes it.
@@ -81,17 +105,15 @@ pub struct GivenFact {
     #[serde(with = "As::<TextOrBytes>")]
     pub from: PathBuf,
     /// What was made.
-    pub result: Fingerprint,
+    pub result: Content,
 }
 
 impl OutputFact {
     /// What the command made, when it is not what is there already.
-    fn differing(&self) -> Option<&Fingerprint> {
+    fn differing(&self) -> Option<&Content> {
         self.result.as_ref().filter(|result| {
-            self.before.as_ref().is_none_or(|before| {
-                (&before.sha256, before.size) != (&result.sha256, result.size)
-                    || (before.mode & 0o100 == 0) != (result.mode & 0o100 == 0)
-            })
+            let same = |before: &Content| before.reads_as(result);
+            self.mode == Mode::Append || !self.before.as_ref().is_some_and(same)
         })
     }
 }
@@ -116,8 +138,8 @@ impl Candidate {
             let from = from.as_os_str().as_encoded_bytes();
             hash.update((from.len() as u64).to_le_bytes());
             hash.update(from);
-            hash.update(result.sha256.as_bytes());
-            hash.update([u8::from(result.mode & 0o100 != 0)]);
+            hash.update(result.hash().as_bytes());
+            hash.update([u8::from(result.is_program())]);
         }
         Candidate { id: hex(&hash.finalize()) }
     }
@@ -127,8 +149,8 @@ impl Source for Files {
     type Candidate = Candidate;
     type Begun = ();
 
-    fn reopen(dam: &Dam, facts: &Facts, ids: Ids) -> Result<(Files, Place), Error> {
-        let mut place = Place::of_files(dam, ids)?;
+    fn reopen(dam: &Dam, facts: &Facts, ids: Ids) -> Result<(Files, context::Place), Error> {
+        let mut place = context::Place::of_files(dam, ids)?;
         place.outputs = facts.outputs.iter().map(|output| place.top.join(&output.from)).collect();
         Ok((Files, place))
     }
@@ -197,7 +219,7 @@ impl Source for Files {
         let given = job.facts.given.iter().map(|given| (&given.from, &given.result));
         let told = outputs
             .chain(given)
-            .map(|(from, result)| format!("{} ({})", from.display(), limits::size(result.size)));
+            .map(|(from, result)| format!("{} ({})", from.display(), limits::size(result.size())));
         told.collect::<Vec<_>>().join(", ")
     }
 

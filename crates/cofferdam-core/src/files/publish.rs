@@ -10,20 +10,19 @@
 //! record that all are staged and nothing has drifted: from then on the only way is
 //! forward, and a place that somebody else changed in between is left alone and told.
 
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use cofferdam_ledger::{
     Change as LedgerChange, Durability, NewPublication, Publication, PublicationState, State,
 };
-use cofferdam_tree::target::file::Content;
+use cofferdam_tree::target::file::Seen;
 use cofferdam_tree::target::{Recovered, TargetError};
-use cofferdam_tree::{FileTarget, Fingerprint, Lock, TextOrBytes};
+use cofferdam_tree::{Lock, Totals};
 use serde::{Deserialize, Serialize};
-use serde_with::As;
 
-use super::{Candidate, Files, admit, command, results, versions};
+use super::place::{Made, Place, Staged};
+use super::{Candidate, Content, Files, Mode, admit, command, versions};
 use crate::error::IoContext;
 use crate::gate;
 use crate::job::Job;
@@ -43,17 +42,8 @@ struct Journal {
     files: Vec<Staged>,
 }
 
-/// A file that was put beside the one that it is to replace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Staged {
-    #[serde(with = "As::<TextOrBytes>")]
-    place: PathBuf,
-    /// Its name, in the same directory.
-    temp: String,
-    old: Option<Fingerprint>,
-    new: Fingerprint,
-}
+/// How often records are added to a file that somebody else writes meanwhile.
+const TRIES: u32 = 20;
 
 /// See the module; [`crate::source::Source::land`].
 pub(super) fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error> {
@@ -136,6 +126,7 @@ fn drift(job: &Job<'_, Files>) -> Result<Option<String>, Error> {
             )));
         }
         let how = match (&known.before, &now.before) {
+            _ if known.mode == Mode::Append => continue,
             (before, now) if before == now => continue,
             (Some(_), None) => "has gone",
             (None, Some(_)) => "has appeared",
@@ -159,21 +150,47 @@ fn verify(job: &mut Job<'_, Files>, checks: &[Check]) -> Result<bool, Error> {
 }
 
 fn publish(job: &mut Job<'_, Files>) -> Result<(), Error> {
-    let begun = Instant::now();
     job.advance(State::Publishing, None)?;
+    let adds = job.facts.outputs.iter().all(|output| output.mode == Mode::Append);
+    for _ in 0..TRIES {
+        match publish_once(job)? {
+            // Who has added something meanwhile has done no harm.
+            Some(TargetError::Drifted { .. }) if adds => {}
+            Some(error) => return not_published(job, &error.into()),
+            None => return Ok(()),
+        }
+    }
+    job.end(State::Ready, "what is there changes faster than it could be added to")
+}
+
+/// Gives what has drifted; nothing has changed then.
+fn publish_once(job: &mut Job<'_, Files>) -> Result<Option<TargetError>, Error> {
+    let begun = Instant::now();
     let staged = match stage(job) {
         Ok(staged) => staged,
+        Err(Error::Target(error @ TargetError::Drifted { .. })) => {
+            unstage(job)?;
+            return Ok(Some(error));
+        }
         Err(error) => {
             unstage(job)?;
-            return not_published(job, &error);
+            return not_published(job, &error).map(|()| None);
         }
     };
+    if staged.is_empty() {
+        // Others have added the same records.
+        let places = job.target_text();
+        job.end(State::Ready, "")?;
+        job.advance(State::Verifying, None)?;
+        job.end(State::Empty, &format!("what was made is there already: {places}"))?;
+        return Ok(None);
+    }
     let journal = Journal { version: 1, files: staged };
     let single = match journal.files.as_slice() {
         [single] => Some(single),
         _ => None,
     };
-    let hash = |fingerprint: &Fingerprint| fingerprint.sha256.clone();
+    let hash = |content: &Content| content.hash().to_owned();
     let begun_publication = job.dam.ledger.begin_publication(NewPublication {
         task: job.id.clone(),
         target: job.target_text(),
@@ -185,12 +202,12 @@ fn publish(job: &mut Job<'_, Files>) -> Result<(), Error> {
         Ok(publication) => publication,
         Err(error) => {
             unstage(job)?;
-            return not_published(job, &error.into());
+            return not_published(job, &error.into()).map(|()| None);
         }
     };
     let committed = match single {
-        Some(single) => commit(single),
-        None => compare_all(&journal),
+        Some(single) => single.commit(),
+        None => journal.files.iter().try_for_each(Staged::compare),
     };
     match committed {
         Ok(()) => {}
@@ -198,14 +215,14 @@ fn publish(job: &mut Job<'_, Files>) -> Result<(), Error> {
             let (from, to) = (PublicationState::Intent, PublicationState::Abandoned);
             job.dam.ledger.advance_publication(publication, from, to, Durability::Normal)?;
             unstage(job)?;
-            return not_published(job, &error.into());
+            return Ok(Some(error));
         }
         // A step failed, and nothing says on which side of the point that was.
         Err(error) => {
             let why = format!("it could not be published: {}", chain(&error));
             let found = job.dam.ledger.publication_of(&job.id)?;
             let found = found.ok_or_else(|| Error::Internal("the publication is gone".into()))?;
-            return finish(job, &found, &why);
+            return finish(job, &found, &why).map(|()| None);
         }
     }
     let mut warning = None;
@@ -219,15 +236,17 @@ fn publish(job: &mut Job<'_, Files>) -> Result<(), Error> {
     let change = LedgerChange { facts, reason: warning.as_deref(), detail: None };
     job.dam.ledger.land(&job.id, publication, change)?;
     job.state = State::Landed;
-    if let Some(text) = warning {
+    let pruned = journal.files.iter().try_for_each(Staged::prune);
+    let old = pruned.err().map(|error| format!("old versions stay: {}", chain(&error)));
+    for text in warning.into_iter().chain(old) {
         job.reporter.report(Event::Warning { text });
     }
     let what = journal.files.iter().map(|file| {
         let how = if file.old.is_some() { "replaced" } else { "made" };
-        format!("{} {how} ({})", file.place.display(), limits::size(file.new.size))
+        format!("{} {how} ({})", file.place.display(), limits::size(file.new.size()))
     });
     job.told("landed", begun, what.collect::<Vec<_>>().join(", "));
-    Ok(())
+    Ok(None)
 }
 
 /// Puts each result that is new beside what it replaces.
@@ -235,37 +254,28 @@ fn stage(job: &Job<'_, Files>) -> Result<Vec<Staged>, Error> {
     let mut meter = Meter::begin(job.reporter, "putting it beside what is there");
     let umask = umask().at("read", "/proc/self/status")?;
     let mut done = 0;
-    let mut go_on = |bytes: u64| {
-        done += bytes;
+    let mut go_on = |totals: Totals| {
+        done += totals.bytes;
         meter.at(done >> 20, 0);
         true
     };
     let mut staged = Vec::new();
     for (number, output) in job.facts.outputs.iter().enumerate() {
-        let Some(result) = output.differing() else { continue };
-        let target = FileTarget::at(&output.place)?;
+        let Some(content) = output.differing() else { continue };
+        let path = job.dir.results().join(&output.from);
+        let made = Made { path: &path, content, umask };
+        let place = Place::at(&output.place, output.way)?;
+        let gone = || TargetError::Drifted { path: output.place.clone(), how: "has gone" };
+        let mut keep = |old: &Seen| {
+            let kept = versions::keep(job.dam, &output.place, job.id.as_str(), old.file());
+            if let Err(error) = kept {
+                let text = format!("`dam undo` can't take this back: {}", chain(&error));
+                job.reporter.report(Event::Warning { text });
+            }
+        };
         let temp = temp_name(job, number);
-        // Of an attempt to land it that came to nothing.
-        target.unstage(OsStr::new(&temp))?;
-        let old = target.look(&mut go_on)?;
-        if old.as_ref().map(|old| &old.fingerprint) != output.before.as_ref() {
-            return Err(target.has_changed().into());
-        }
-        if let Some(old) = &old
-            && let Err(error) = versions::keep(job.dam, &output.place, job.id.as_str(), old.file())
-        {
-            let text = format!("`dam undo` can't take this back: {}", chain(&error));
-            job.reporter.report(Event::Warning { text });
-        }
-        let file = results::open(job, &output.from)?;
-        let content = Content { file: &file, executable: result.mode & 0o100 != 0, umask };
-        let new = target.stage(OsStr::new(&temp), content, old.as_ref(), &mut go_on)?;
-        // The promise itself: whatever became of the results on the disk since.
-        if (&new.sha256, new.size) != (&result.sha256, result.size) {
-            return Err(Error::Internal("what would land is not what was verified".into()));
-        }
-        let old = output.before.clone();
-        staged.push(Staged { place: output.place.clone(), temp, old, new });
+        let place = place.ok_or_else(gone)?;
+        staged.extend(place.stage(output, &made, &temp, &mut keep, &mut go_on)?);
     }
     Ok(staged)
 }
@@ -278,34 +288,8 @@ fn temp_name(job: &Job<'_, Files>, number: usize) -> String {
 /// Removes what was staged, where that is not known from a journal.
 fn unstage(job: &Job<'_, Files>) -> Result<(), Error> {
     for (number, output) in job.facts.outputs.iter().enumerate() {
-        if let Some(target) = place(&output.place)? {
-            target.unstage(&OsString::from(temp_name(job, number)))?;
-        }
-    }
-    Ok(())
-}
-
-/// A place; none when its directory is gone, and with it all that was in there.
-fn place(path: &Path) -> Result<Option<FileTarget>, TargetError> {
-    match FileTarget::at(path) {
-        Err(TargetError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            Ok(None)
-        }
-        place => place.map(Some),
-    }
-}
-
-fn commit(staged: &Staged) -> Result<(), TargetError> {
-    FileTarget::at(&staged.place)?.commit(OsStr::new(&staged.temp), staged.old.as_ref())
-}
-
-/// Compares all places with what they were once more.
-fn compare_all(journal: &Journal) -> Result<(), TargetError> {
-    for file in &journal.files {
-        let target = FileTarget::at(&file.place)?;
-        let now = target.look(&mut |_| true)?;
-        if now.map(|now| now.fingerprint) != file.old {
-            return Err(target.has_changed());
+        if let Some(place) = Place::at(&output.place, output.way)? {
+            place.unstage(&temp_name(job, number))?;
         }
     }
     Ok(())
@@ -315,13 +299,7 @@ fn compare_all(journal: &Journal) -> Result<(), TargetError> {
 fn forward(journal: &Journal) -> Result<Option<String>, Error> {
     let mut left_alone = Vec::new();
     for file in &journal.files {
-        let done = match place(&file.place)? {
-            Some(target) => {
-                target.complete(OsStr::new(&file.temp), file.old.as_ref(), &file.new)?
-            }
-            None => Recovered::ChangedSince,
-        };
-        if done != Recovered::Committed {
+        if file.complete()? != Recovered::Committed {
             let place = file.place.display();
             left_alone.push(format!("`{place}` was changed by somebody else, and left alone"));
         }
@@ -372,18 +350,13 @@ fn finish(job: &mut Job<'_, Files>, publication: &Publication, why: &str) -> Res
     }
     let landed = match (publication.state, journal.files.as_slice()) {
         (PublicationState::Committed, _) => Some(forward(&journal)?),
-        (_, [single]) => match place(&single.place)? {
-            None => None,
-            Some(target) => {
-                match target.recover(OsStr::new(&single.temp), single.old.as_ref(), &single.new)? {
-                    Recovered::Committed => Some(None),
-                    Recovered::ChangedSince => Some(Some(format!(
-                        "it landed, and `{}` was changed by somebody else since",
-                        single.place.display()
-                    ))),
-                    Recovered::NotCommitted => None,
-                }
-            }
+        (_, [single]) => match single.recover()? {
+            Recovered::Committed => Some(None),
+            Recovered::ChangedSince => Some(Some(format!(
+                "it landed, and `{}` was changed by somebody else since",
+                single.place.display()
+            ))),
+            Recovered::NotCommitted => None,
         },
         _ => None,
     };

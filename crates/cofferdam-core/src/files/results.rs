@@ -7,21 +7,27 @@
 //! write, and its fingerprint is what a verdict is about.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use cofferdam_ledger::State;
+use cofferdam_tree::target::append::Records;
 use cofferdam_tree::target::copy_content;
-use cofferdam_tree::walk::open_file_below;
-use cofferdam_tree::{Fingerprint, WalkError};
+use cofferdam_tree::target::tree::{Keep, Owners, copy_tree};
+use cofferdam_tree::walk::{open_dir_below, open_file_below};
+use cofferdam_tree::{Fingerprint, Totals, TreeFingerprint, WalkError};
 
-use super::{Files, GivenFact};
+use super::place::GoOn;
+use super::{Content, Files, GivenFact, Mode};
 use crate::Error;
 use crate::context::Context;
 use crate::error::IoContext;
 use crate::job::Job;
 use crate::report::Meter;
 use crate::source::TakenOut;
+
+const NO_SPACE: i32 = rustix::io::Errno::NOSPC.raw_os_error();
 
 /// Copies the results out of a context whose last process is gone.
 pub(super) fn take(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenOut, Error> {
@@ -35,14 +41,28 @@ pub(super) fn take(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenO
     let upper = File::open(&upper).at("open", &upper)?;
     let mut meter = Meter::begin(job.reporter, "taking the results out");
     let (control, mut done) = (job.control.clone(), 0);
-    let mut go_on = |bytes: u64| {
-        done += bytes;
+    let mut go_on = |totals: Totals| {
+        done += totals.bytes;
         meter.at(done >> 20, 0);
         control.interrupts() == 0
     };
     for output in &mut job.facts.outputs {
-        match take_one(context, &upper, &dir, &output.from, &mut go_on)? {
-            Ok(result) => output.result = Some(result),
+        output.result = None;
+        let taken = match output.mode {
+            Mode::Tree => take_tree(context, &upper, &dir, &output.from, &mut go_on)?,
+            Mode::File | Mode::Append => take_one(context, &upper, &dir, &output.from, &mut go_on)?,
+        };
+        match taken {
+            Ok(result) => {
+                if output.mode == Mode::Append
+                    && let Err(error) = records(&dir.join(&output.from), &output.place)
+                {
+                    return failed(&output.from, &format!("can't be appended: {error}"));
+                }
+                output.result = Some(result);
+            }
+            // There is nothing to be added.
+            Err(Why::Missing) if output.mode == Mode::Append => {}
             Err(Why::Interrupted) => {
                 return Ok(TakenOut::End(State::Cancelled, "interrupted".into()));
             }
@@ -92,8 +112,8 @@ fn take_one(
     upper: &File,
     dir: &Path,
     from: &Path,
-    go_on: &mut dyn FnMut(u64) -> bool,
-) -> Result<Result<Fingerprint, Why>, Error> {
+    go_on: GoOn<'_>,
+) -> Result<Result<Content, Why>, Error> {
     let made = match open_file_below(upper, from.as_os_str().as_encoded_bytes()) {
         Ok(Some(made)) => made,
         Ok(None) => return Ok(Err(Why::Missing)),
@@ -103,6 +123,7 @@ fn take_one(
         }
         Err(error) => return Ok(Err(Why::NoFile(format!("can't be taken out: {error}")))),
     };
+    let go_on = &mut |bytes| go_on(Totals { entries: 0, bytes });
     let interrupted = |error: &std::io::Error| error.kind() == std::io::ErrorKind::Interrupted;
     let path = dir.join(from);
     context.make_dirs_above(dir, from)?;
@@ -118,8 +139,57 @@ fn take_one(
     context.give(&path)?;
     match Fingerprint::of(&copy, go_on) {
         Err(error) if interrupted(&error) => Ok(Err(Why::Interrupted)),
-        fingerprint => Ok(Ok(fingerprint.at("read", &path)?)),
+        fingerprint => Ok(Ok(Content::File(fingerprint.at("read", &path)?))),
     }
+}
+
+/// As [`take_one`] for a directory and all that is in it.
+fn take_tree(
+    context: &Context,
+    upper: &File,
+    dir: &Path,
+    from: &Path,
+    go_on: GoOn<'_>,
+) -> Result<Result<Content, Why>, Error> {
+    let made = match open_dir_below(upper, from.as_os_str().as_encoded_bytes()) {
+        Ok(Some(made)) => made,
+        Ok(None) => return Ok(Err(Why::Missing)),
+        Err(error) => return Ok(Err(Why::NoFile(format!("was made, but {error}")))),
+    };
+    let (Some(parent), Some(name)) =
+        (dir.join(from).parent().map(Path::to_owned), from.file_name())
+    else {
+        return Err(Error::Internal("an output has no name".into()));
+    };
+    context.make_dirs_above(dir, from)?;
+    let open = File::open(&parent).at("open", &parent)?;
+    let ids = context.ids;
+    let owners = match ids.switch {
+        true => Owners::All { uid: ids.uid, gid: ids.gid },
+        false => Owners::Ours,
+    };
+    let keep = Keep { owners, set_id: false, sync: false };
+    let copied = copy_tree(made.as_fd(), open.as_fd(), name, keep, go_on).and_then(|_| {
+        let copy = open_dir_below(&open, name.as_encoded_bytes())?;
+        let gone = || WalkError::Changed { path: name.as_encoded_bytes().into() };
+        TreeFingerprint::of(copy.ok_or_else(gone)?.as_fd(), go_on)
+    });
+    match copied {
+        Ok(fingerprint) => Ok(Ok(Content::Tree(fingerprint))),
+        Err(error) if error.is_interrupted() => Ok(Err(Why::Interrupted)),
+        Err(error) if error.raw_os_error() == Some(NO_SPACE) => {
+            let source = std::io::Error::from_raw_os_error(NO_SPACE);
+            Err(source).at("copy the result to", parent.join(name))
+        }
+        Err(error) => Ok(Err(Why::NoFile(format!("can't be taken out: {error}")))),
+    }
+}
+
+/// Whether a file holds records that can be appended.
+fn records(path: &Path, place: &Path) -> Result<(), Error> {
+    let file = File::open(path).at("open the result", path)?;
+    Records::read(&file, place, &mut |_| true)?;
+    Ok(())
 }
 
 /// Makes sure that the results which are given to a command are those that were judged.
@@ -130,7 +200,7 @@ pub(super) fn still_verified(job: &Job<'_, Files>) -> Result<(), Error> {
     for given in &job.facts.given {
         let file = open(job, &given.from)?;
         let now = Fingerprint::of(&file, &mut |_| true).at("read", job.dir.results())?;
-        if now != given.result {
+        if Content::File(now) != given.result {
             return Err(Error::Internal("what would land is not what was verified".into()));
         }
     }

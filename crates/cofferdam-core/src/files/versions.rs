@@ -5,11 +5,15 @@
 //! nothing from landing.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use cofferdam_ledger::{State, Task, now_ms};
 use cofferdam_tree::target::copy_content;
-use cofferdam_tree::{FileTarget, Fingerprint};
+use cofferdam_tree::{TreeFingerprint, TreeTarget};
+
+use super::OutputFact;
+use super::place::{Content, Mode, Place};
 
 use crate::error::IoContext;
 use crate::facts::Facts;
@@ -64,6 +68,25 @@ pub struct Replaced {
     pub place: PathBuf,
     /// The version.
     pub version: PathBuf,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+}
+
+/// The version of a directory that was what it was when the task began.
+fn tree_version(output: &OutputFact) -> Result<Option<PathBuf>, Error> {
+    let (Some(Content::Tree(before)), Some(way)) = (&output.before, output.way) else {
+        return Ok(None);
+    };
+    for version in TreeTarget::at(&output.place, way)?.versions()?.into_iter().rev() {
+        let dir = File::open(&version.path).at("open", &version.path)?;
+        let found = TreeFingerprint::of(dir.as_fd(), &mut |_| true)
+            .map_err(std::io::Error::from)
+            .at("read", &version.path)?;
+        if found.content == before.content {
+            return Ok(Some(version.path));
+        }
+    }
+    Ok(None)
 }
 
 /// What the landing of a task replaced, when all of it can be put back.
@@ -78,25 +101,35 @@ pub fn replaced(dam: &Dam, task: &Task) -> Result<Vec<Replaced>, Error> {
     }
     let mut all = Vec::new();
     for output in Facts::of(task)?.outputs {
+        if output.mode == Mode::Append {
+            let why = format!("records in `{}` stay what they are", output.place.display());
+            return Err(wrong(why));
+        }
         let Some(result) = output.differing() else { continue };
         let place = output.place.display();
         if output.before.is_none() {
             return Err(wrong(format!("`{place}` was not there before; to undo that, remove it")));
         }
-        let now = FileTarget::at(&output.place)?.look(&mut |_| true)?.map(|now| now.fingerprint);
-        let same = |now: &Fingerprint| (&now.sha256, now.size) == (&result.sha256, result.size);
+        let now = Place::at(&output.place, output.way)?;
+        let now = now.map(|place| place.look(&mut |_| true)).transpose()?.flatten();
+        let same = |now: &Content| now.reads_as(result);
         if !now.as_ref().is_some_and(same) {
             return Err(wrong(format!("`{place}` has changed since it landed")));
+        }
+        let missing = || wrong(format!("what was at `{place}` before is not kept any more"));
+        let (from, is_dir) = (output.from.clone(), output.mode == Mode::Tree);
+        if is_dir {
+            let version = tree_version(&output)?.ok_or_else(missing)?;
+            all.push(Replaced { from, place: output.place.clone(), version, is_dir });
+            continue;
         }
         let versions = list(&dir_of(dam, &output.place))?;
         let own = |path: &PathBuf| {
             path.file_name()
                 .is_some_and(|name| name.to_string_lossy().ends_with(&format!("-{}", task.id)))
         };
-        let Some(version) = versions.into_iter().rev().find(own) else {
-            return Err(wrong(format!("what was at `{place}` before is not kept any more")));
-        };
-        all.push(Replaced { from: output.from.clone(), place: output.place.clone(), version });
+        let version = versions.into_iter().rev().find(own).ok_or_else(missing)?;
+        all.push(Replaced { from, place: output.place.clone(), version, is_dir });
     }
     Ok(all)
 }

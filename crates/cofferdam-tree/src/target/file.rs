@@ -321,7 +321,11 @@ impl FileTarget {
         }
     }
 
-    fn sync(&self) -> Result<(), TargetError> {
+    /// Makes the names in its directory durable.
+    ///
+    /// # Errors
+    /// [`TargetError::Io`].
+    pub fn sync(&self) -> Result<(), TargetError> {
         hit("target:file:sync-dir").step("sync the directory of", &self.path)?;
         rustix::fs::fsync(&self.dir).step("sync the directory of", &self.path)?;
         hit("target:file:done").step("sync the directory of", &self.path)

@@ -88,6 +88,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
             .outputs
             .iter()
             .map(|output| Output::parse(output, dir))
+            .chain(args.appends.iter().map(|output| Output::parse_append(output, dir)))
             .collect::<Result<_, _>>()?,
         publish: args
             .publish

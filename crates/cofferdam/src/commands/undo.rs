@@ -39,6 +39,9 @@ pub fn undo(args: &Undo, format: Format) -> Result<ExitCode, Error> {
     run(words, dir.as_ref(), format)
 }
 
+/// Where a version of a directory is in the context that lets it come back.
+const COPIED: &str = ".replaced";
+
 /// Lets what was replaced replace what it was replaced with.
 fn of_files(
     args: &Undo,
@@ -55,6 +58,15 @@ fn of_files(
     };
     for one in replaced {
         let (from, place) = (one.from.as_os_str(), one.place.as_os_str());
+        if one.is_dir {
+            // It is the only one.
+            words
+                .push(joined("--input=", [one.version.as_os_str(), ":".as_ref(), COPIED.as_ref()]));
+            words.push(joined("--output=", [from, "/=".as_ref(), place]));
+            words.extend(["--", "cp", "-a", COPIED].map(OsString::from));
+            words.push(from.to_owned());
+            return run(words, &super::here()?, format);
+        }
         words.push(joined("--input=", [one.version.as_os_str(), ":".as_ref(), from]));
         words.push(joined("--output=", [from, "=".as_ref(), place]));
     }

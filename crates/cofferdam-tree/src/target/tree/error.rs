@@ -59,6 +59,12 @@ impl TreeError {
         }
     }
 
+    /// Whether whoever was told how far it is said no.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, TreeError::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted)
+    }
+
     /// The kernel's answer, where there is one.
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {

@@ -14,6 +14,10 @@ enum Outputs {
     Over,
     New,
     Several,
+    Append,
+    Tree,
+    NewTree,
+    Link,
 }
 
 struct Bed {
@@ -25,36 +29,77 @@ impl Bed {
     fn new(outputs: Outputs) -> Bed {
         let desk = Desk::new();
         desk.share("over", OLD);
+        match outputs {
+            Outputs::Append => desk.share("records", "{\"id\":\"1\"}\n"),
+            Outputs::Tree => {
+                std::fs::create_dir(desk.shared.join("tree")).expect("mkdir");
+                desk.share("tree/file", OLD);
+                desk.share("tree/gone", OLD);
+            }
+            Outputs::Link => {
+                std::fs::create_dir(desk.shared.join("first")).expect("mkdir");
+                desk.share("first/file", OLD);
+                std::os::unix::fs::symlink("first", desk.shared.join("tree")).expect("link");
+            }
+            _ => {}
+        }
         Bed { desk, outputs }
     }
 
     fn run(&self) -> std::process::Command {
         let mut options = vec!["--name=t".to_owned(), "--no-check".into()];
-        if self.outputs != Outputs::New {
+        if matches!(self.outputs, Outputs::Over | Outputs::Several) {
             options.push(self.desk.output("a", "over"));
         }
-        if self.outputs != Outputs::Over {
+        if matches!(self.outputs, Outputs::New | Outputs::Several) {
             options.push(self.desk.output("b", "made"));
         }
+        match self.outputs {
+            Outputs::Append => {
+                let to = self.desk.shared.join("records");
+                options.push(format!("--append=c={}", to.display()));
+            }
+            Outputs::Tree | Outputs::NewTree | Outputs::Link => {
+                options.push(self.desk.output("d/", "tree"));
+            }
+            _ => {}
+        }
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        self.desk.command(&options, "echo new > a; echo new > b")
+        let script = "echo new > a; echo new > b; echo '{\"id\":\"2\"}' > c; \
+                      mkdir d; echo new > d/file; echo new > d/other";
+        self.desk.command(&options, script)
     }
 
     /// What each place holds.
     fn places(&self) -> Vec<Option<String>> {
         let read = |name: &str| std::fs::read_to_string(self.desk.shared.join(name)).ok();
-        vec![read("over"), read("made")]
+        ["over", "made", "records", "tree/file", "tree/gone", "tree/other"].map(read).to_vec()
     }
 
     /// Every place old, or every place new; and nothing of ours beside them.
     fn assert_sound(&self) -> String {
-        let (over, made) = match self.outputs {
-            Outputs::Over => (NEW, None),
-            Outputs::New => (OLD, Some(NEW)),
-            Outputs::Several => (NEW, Some(NEW)),
-        };
-        let new = vec![Some(over.to_owned()), made.map(str::to_owned)];
-        let old = vec![Some(OLD.to_owned()), None];
+        let some = |text: &str| Some(text.to_owned());
+        let is_tree = matches!(self.outputs, Outputs::Tree | Outputs::Link | Outputs::NewTree);
+        let mut old = vec![some(OLD), None, None, None, None, None];
+        match self.outputs {
+            Outputs::Append => old[2] = some("{\"id\":\"1\"}\n"),
+            Outputs::Tree => (old[3], old[4]) = (some(OLD), some(OLD)),
+            Outputs::Link => old[3] = some(OLD),
+            _ => {}
+        }
+        let mut new = old.clone();
+        if matches!(self.outputs, Outputs::Over | Outputs::Several) {
+            new[0] = some(NEW);
+        }
+        if matches!(self.outputs, Outputs::New | Outputs::Several) {
+            new[1] = some(NEW);
+        }
+        if self.outputs == Outputs::Append {
+            new[2] = some("{\"id\":\"1\"}\n{\"id\":\"2\"}\n");
+        }
+        if is_tree {
+            (new[3], new[4], new[5]) = (some(NEW), None, some(NEW));
+        }
         let list = self.desk.dam(&["--format", "json", "list"]);
         let tasks: serde_json::Value =
             serde_json::from_str(&list.expect_code(0).stdout).expect("JSON");
@@ -69,7 +114,10 @@ impl Bed {
         );
         let names = std::fs::read_dir(&self.desk.shared).expect("list");
         for name in names.map(|entry| entry.expect("entry").file_name()) {
-            assert!(!name.to_string_lossy().starts_with(".dam"), "{name:?} is left");
+            let name = name.to_string_lossy().into_owned();
+            // What was replaced is a version, once.
+            let is_ours = name.starts_with(".dam") || name.contains(".dam-probe");
+            assert!(!is_ours, "{name:?} is left: {}", self.desk.world.sh("ls -A ../shared"));
         }
         state
     }
@@ -132,6 +180,26 @@ fn killed_at_every_step_of_a_landing_where_nothing_was() {
 }
 
 #[test]
+fn records_are_there_once_wherever_it_is_killed() {
+    for_each(publishing(Outputs::Append), |place| {
+        let bed = Bed::new(Outputs::Append);
+        kill_at(bed.run(), place);
+        bed.assert_recovers();
+    });
+}
+
+#[test]
+fn a_directory_is_the_old_or_the_new_one_wherever_it_is_killed() {
+    for outputs in [Outputs::Tree, Outputs::NewTree, Outputs::Link] {
+        for_each(publishing(outputs), |place| {
+            let bed = Bed::new(outputs);
+            kill_at(bed.run(), place);
+            bed.assert_recovers();
+        });
+    }
+}
+
+#[test]
 fn several_change_all_or_none_wherever_it_is_killed() {
     let places = publishing(Outputs::Several);
     assert!(places.contains(&"publication:committed:after@1".to_owned()), "{places:?}");
@@ -152,6 +220,11 @@ fn recovery_of_files_is_killed_at_every_step_too() {
         (Outputs::Several, "publication:committed:after@1"),
         (Outputs::Several, "target:file:sync-dir@1"),
         (Outputs::Several, "ledger:landed:before@1"),
+        (Outputs::Append, "target:file:sync-dir@1"),
+        (Outputs::Tree, "publication:intent:after@1"),
+        (Outputs::Tree, "target:tree:done@1"),
+        (Outputs::NewTree, "target:tree:done@1"),
+        (Outputs::Link, "target:tree:done@1"),
     ];
     let pairs = Mutex::new(Vec::new());
     let number = |at: usize| at.to_string();
@@ -178,7 +251,7 @@ fn recovery_of_files_is_killed_at_every_step_too() {
 
 #[test]
 fn an_error_at_any_step_leaves_the_target_as_it_was_and_is_told_with_path_and_step() {
-    for outputs in [Outputs::Over, Outputs::Several] {
+    for outputs in [Outputs::Over, Outputs::Several, Outputs::Append, Outputs::Tree] {
         let places = publishing(outputs);
         let steps = places.into_iter().filter(|place| place.starts_with("target:"));
         let steps = steps.flat_map(|place| {

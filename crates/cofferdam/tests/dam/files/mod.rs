@@ -4,6 +4,7 @@ mod background;
 mod command;
 mod crash;
 mod each;
+mod kinds;
 mod line;
 mod report;
 mod series;

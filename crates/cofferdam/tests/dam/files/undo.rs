@@ -50,3 +50,18 @@ fn what_can_not_be_taken_back_is_told_and_stays() {
     run("again", "2");
     desk.dam(&["undo", "second", "--no-check"]).expect_code(2).says("is not kept any more");
 }
+
+#[test]
+fn a_directory_comes_back_too() {
+    let desk = Desk::new();
+    let run = |name: &str, script: &str| {
+        let name = format!("--name={name}");
+        desk.run(&["--no-check", &name, &desk.output("site/", "www")], script).expect_code(0);
+    };
+    run("one", "mkdir -p site/sub; echo 1 > site/sub/page; ln -s sub/page site/link");
+    run("two", "mkdir site; echo 2 > site/page");
+    desk.dam(&["undo", "one", "--no-check"]).expect_code(2).says("was not there before");
+    desk.dam(&["undo", "two", "--check", "grep -q 1 site/link"]).expect_code(0);
+    assert_eq!(desk.shared("www/link"), "1\n");
+    assert!(!desk.shared.join("www/page").exists());
+}
