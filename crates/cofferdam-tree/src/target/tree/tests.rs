@@ -192,6 +192,68 @@ fn a_link_is_replaced_and_what_it_led_to_stays() {
     let versions = (2..=5).map(|number| format!(".site.dam-version-{number}"));
     assert_eq!(bed.names(), versions.chain(names).collect::<Vec<_>>());
     assert_eq!(read(&bed.path("first/a")), "1");
+    // However it leads there, what it leads to is no version, nor what it leads into.
+    std::fs::create_dir(bed.path(".site.dam-version-2/below")).expect("mkdir");
+    for to in [bed.path(".site.dam-version-2"), ".site.dam-version-2/below".into()] {
+        std::fs::remove_file(bed.path("site")).expect("remove");
+        symlink(to, bed.path("site")).expect("link");
+        let numbers: Vec<_> =
+            target.versions().expect("versions").iter().map(|v| v.number).collect();
+        assert_eq!(numbers, [3, 4, 5]);
+    }
+}
+
+#[test]
+fn every_difference_is_in_one_of_the_hashes_but_times_and_links() {
+    let bed = Bed::new();
+    let from = bed.path("from");
+    let lay = || {
+        let _ = std::fs::remove_dir_all(&from);
+        put(&from, &[("a", "text"), ("b", "text"), ("below/c", "more")]);
+        symlink("a", from.join("link")).expect("link");
+        set_attribute(&from.join("a"), "user.note", b"one");
+        of(&from)
+    };
+    let differs = |what: &str, (content, attributes): (bool, bool), change: &dyn Fn()| {
+        let before = lay();
+        change();
+        let after = of(&from);
+        assert_eq!(before.content != after.content, content, "{what}");
+        assert_eq!(before.attributes != after.attributes, attributes, "{what}");
+    };
+    let (rename, remove) = (std::fs::rename::<PathBuf, PathBuf>, std::fs::remove_file::<PathBuf>);
+    differs("nothing", (false, false), &|| {});
+    differs("name", (true, true), &|| rename(from.join("b"), from.join("bb")).expect("rename"));
+    differs("place", (true, true), &|| {
+        rename(from.join("b"), from.join("below/b")).expect("rename")
+    });
+    differs("content", (true, false), &|| put(&from, &[("b", "odds")]));
+    differs("mode", (true, false), &|| set_mode(&from.join("b"), 0o600));
+    differs("set-id", (false, true), &|| set_mode(&from.join("b"), mode(&from.join("b")) | 0o4000));
+    differs("attribute", (false, true), &|| set_attribute(&from.join("a"), "user.note", b"two"));
+    differs("link", (true, false), &|| {
+        remove(from.join("link")).expect("remove");
+        symlink("b", from.join("link")).expect("link");
+    });
+    differs("type", (true, false), &|| {
+        remove(from.join("link")).expect("remove");
+        put(&from, &[("link", "a")]);
+    });
+    differs("time", (false, false), &|| {
+        let times = times_of(Duration::from_secs(5));
+        rustix::fs::utimensat(rustix::fs::CWD, from.join("b"), &times, AtFlags::empty())
+            .expect("times");
+    });
+    differs("hard link", (false, true), &|| {
+        remove(from.join("b")).expect("remove");
+        std::fs::hard_link(from.join("a"), from.join("b")).expect("link");
+    });
+    if rustix::process::geteuid().is_root() {
+        let chown =
+            |uid, gid| std::os::unix::fs::lchown(from.join("link"), uid, gid).expect("chown");
+        differs("user", (false, true), &|| chown(Some(5), None));
+        differs("group", (false, true), &|| chown(None, Some(5)));
+    }
 }
 
 #[test]
@@ -824,6 +886,19 @@ fn after_a_crash_somebody_elses_change_is_never_undone() {
     assert_eq!([recover(), recover()], [Recovered::ChangedSince, Recovered::ChangedSince]);
     assert_eq!(read(&bed.path("site/a")), "and theirs");
     assert_eq!(read(&versions()[1].path.join("a")), "theirs");
+}
+
+#[test]
+fn a_link_that_was_to_go_back_is_not_left() {
+    let bed = Bed::new();
+    let target = bed.site(Way::Link, "old");
+    let old = now(&target).expect("there");
+    let new = bed.stage(&target, &[("a", "new")]);
+    target.commit(STAGED.as_ref(), Some(&old), &new).expect("commit");
+    symlink("first", bed.path(&format!("{STAGED}.back"))).expect("link");
+    let told = target.recover(STAGED.as_ref(), Some(&old), &new).expect("recover");
+    assert_eq!(told, Recovered::Committed);
+    assert_eq!(bed.names(), [".site.dam-version-1", "first", "site"]);
 }
 
 #[test]

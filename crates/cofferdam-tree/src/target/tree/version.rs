@@ -40,15 +40,18 @@ pub struct Version {
 }
 
 impl TreeTarget {
-    /// What was replaced here and is still there, the oldest first; not what a link in the
-    /// target's place leads to.
+    /// What was replaced here and is still there, the oldest first; not one that a link in
+    /// the target's place leads to, or into.
     ///
     /// # Errors
     /// [`TargetError::Io`].
     pub fn versions(&self) -> Result<Vec<Version>, TargetError> {
-        let live = self.link()?.map(|link| link.text.into_bytes());
+        let live = match std::fs::canonicalize(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            live => Some(live.step("find where it leads:", &self.path)?),
+        };
         let mut versions = self.all_versions()?;
-        versions.retain(|version| live.as_deref() != Some(version.name.as_bytes()));
+        versions.retain(|version| !live.as_ref().is_some_and(|at| at.starts_with(&version.path)));
         Ok(versions)
     }
 
