@@ -377,7 +377,7 @@ impl TreeTarget {
             Errno::ROFS => ("its file system is read-only", "a place elsewhere works"),
             Errno::BUSY => ("it is a mount point", "a directory below it, or a patch, works"),
             Errno::XDEV => {
-                let why = "it is on another device than its directory";
+                let why = "it is on another device than its directory, or in a lower layer";
                 (why, "a directory below it, or a patch, works")
             }
             _ => {

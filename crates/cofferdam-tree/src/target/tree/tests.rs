@@ -395,6 +395,7 @@ fn the_last_three_versions_stay() {
     // Names that are not ours, and what an interrupted removal left.
     bed.put(".site.dam-version-07", &[]);
     bed.put(".site.dam-version-x", &[]);
+    bed.put(".site.dam-version-18446744073709551615", &[]);
     bed.put(".site.dam-gone-half", &[("below/a", "")]);
     for number in 1..=6 {
         let old = now(&target).expect("there");
@@ -415,6 +416,7 @@ fn the_last_three_versions_stay() {
         bed.names(),
         [
             ".site.dam-version-07",
+            ".site.dam-version-18446744073709551615",
             ".site.dam-version-4",
             ".site.dam-version-5",
             ".site.dam-version-6",

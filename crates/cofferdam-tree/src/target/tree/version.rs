@@ -61,6 +61,8 @@ impl TreeTarget {
             .into_iter()
             .filter_map(|(id, name)| {
                 let number: u64 = std::str::from_utf8(&id).ok()?.parse().ok()?;
+                // There is always a next one, whatever somebody puts there.
+                let number = (number < 1 << 62).then_some(number)?;
                 // So that `+7` and `07` are somebody else's.
                 (self.version_name(number) == name).then(|| {
                     let path = self.path.with_file_name(&name);
