@@ -349,6 +349,7 @@ fn a_link_goes_back_when_what_it_led_to_or_it_itself_was_changed() {
     std::fs::rename(bed.path("link"), bed.path("site")).expect("rename");
     drifted(target.relink(STAGED.as_ref(), &link, &old, &new), CHANGED);
     is_back("second");
+    assert_eq!(bed.names(), [STAGED, "first", "second", "site"]);
     target.unstage(STAGED.as_ref()).expect("unstage");
     assert_eq!(bed.names(), ["first", "second", "site"]);
 }
@@ -594,6 +595,13 @@ fn a_person_who_loses_patience_leaves_nothing() {
         );
         assert_eq!(bed.names(), ["from"], "{most}");
     }
+    let mut entries = 0;
+    let stopped = copy_tree(result.as_fd(), target.dir.as_fd(), "to".as_ref(), KEEP, &mut |done| {
+        entries += done.entries;
+        entries < 2
+    });
+    assert_eq!(io::Error::from(stopped.expect_err("stopped")).kind(), io::ErrorKind::Interrupted);
+    assert_eq!((entries, bed.names()), (2, vec!["from".to_owned()]));
 }
 
 #[test]
@@ -827,6 +835,8 @@ fn check_recovery(bed: &Bed, target: &TreeTarget, old: Option<&TreeFingerprint>,
     let (_, new): (Option<TreeFingerprint>, TreeFingerprint) =
         serde_json::from_str(&read(&bed.path("journal"))).expect("journal");
     let told = target.recover(STAGED.as_ref(), old, &new).expect(at);
+    let left: Vec<_> = bed.names().into_iter().filter(|name| name.starts_with(STAGED)).collect();
+    assert!(left.is_empty(), "{at}: {left:?}");
     let again = target.recover(STAGED.as_ref(), old, &new).expect(at);
     assert_eq!(told, again, "{at}");
     target.prune().expect("prune");
