@@ -14,8 +14,8 @@ impl TreeTarget {
     /// # Errors
     /// [`TargetError::Drifted`] when it is not, and what is there is what somebody else
     /// wrote; `temp` is still there, unless somebody wrote into it in the moment in which it
-    /// was the target: then it is a version. After any other error only [`TreeTarget::recover`] can
-    /// tell on which side of the commit point it is.
+    /// was the target: then it is a version. After any other error only
+    /// [`TreeTarget::recover`] can tell on which side of the commit point it is.
     pub fn commit(
         &self,
         temp: &OsStr,
