@@ -290,7 +290,9 @@ impl Error {
             Error::Ledger(error) if error.is_read_only() => ExitCode::Isolation,
             Error::Lock(_) if self.is_denied() => ExitCode::Isolation,
             Error::Git(error) if error.is_denied() => ExitCode::Isolation,
-            Error::Target(TargetError::Unsuitable { .. }) => ExitCode::Usage,
+            Error::Target(TargetError::Unsuitable { .. } | TargetError::NotHere { .. }) => {
+                ExitCode::Usage
+            }
             Error::Target(TargetError::Drifted { .. }) => ExitCode::Conflict,
             Error::Target(_) if self.is_denied() || self.is_missing() => ExitCode::Usage,
             Error::Isolation(_)
