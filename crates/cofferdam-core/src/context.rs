@@ -96,27 +96,7 @@ impl Place {
         if person.home == Path::new("/") || person.home.starts_with(&top) && person.home != top {
             person.home = "/home/dam".into();
         }
-        let refuse = |why: &str| {
-            Err(Error::usage(format!("`{}` can't be a context: {why}", top.display()), None))
-        };
-        if top == Path::new("/") || person.home.starts_with(&top) {
-            return refuse("it is or holds the home directory, which stays outside");
-        }
-        for system in ["/proc", "/sys", "/dev", "/etc"].iter().chain(SYSTEM_DIRS) {
-            if top == Path::new(system) || Path::new(system).starts_with(&top) {
-                return refuse("it is or holds a system directory");
-            }
-        }
-        for system in ["/proc", "/sys", "/dev", "/etc"] {
-            if top.starts_with(system) {
-                return refuse("it lies in a system directory");
-            }
-        }
-        if dam.dir().starts_with(&top) || top.starts_with(dam.dir()) {
-            return refuse(
-                "the state directory is inside of it, or it inside of the state directory",
-            );
-        }
+        check_top(dam, &top, &person)?;
         let mut hidden = vec![dam.dir().to_owned()];
         if !repo.common_dir.starts_with(&top) {
             let common = repo.common_dir.as_path();
@@ -151,6 +131,24 @@ impl Place {
         let tools = Tools::find(&person.home, |name| std::env::var_os(name), &hidden);
         tools.check()?;
         Ok(Place::of(FILES_INSIDE.into(), person, tools, hidden))
+    }
+
+    /// The place of a context that is about a directory.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for one that can't be covered by a context.
+    pub fn of_dir(dam: &Dam, dir: &Path, ids: Ids) -> Result<Place, Error> {
+        let mut person =
+            Person::of_caller(ids).map_err(|error| Error::usage(error.to_string(), "set HOME"))?;
+        if person.home == Path::new("/") || person.home.starts_with(dir) && person.home != dir {
+            person.home = "/home/dam".into();
+        }
+        check_top(dam, dir, &person)?;
+        let hidden = vec![dam.dir().to_owned()];
+        let apart = [hidden.as_slice(), &[dir.to_owned()]].concat();
+        let tools = Tools::find(&person.home, |name| std::env::var_os(name), &apart);
+        tools.check()?;
+        Ok(Place::of(dir.to_owned(), person, tools, hidden))
     }
 
     fn of(top: PathBuf, person: Person, tools: Tools, hidden: Vec<PathBuf>) -> Place {
@@ -229,6 +227,30 @@ impl Place {
             }
         }
     }
+}
+
+/// Refuses what an overlay can't lie on.
+fn check_top(dam: &Dam, top: &Path, person: &Person) -> Result<(), Error> {
+    let refuse = |why: &str| {
+        Err(Error::usage(format!("`{}` can't be a context: {why}", top.display()), None))
+    };
+    if top == Path::new("/") || person.home.starts_with(top) {
+        return refuse("it is or holds the home directory, which stays outside");
+    }
+    for system in ["/proc", "/sys", "/dev", "/etc"].iter().chain(SYSTEM_DIRS) {
+        if top == Path::new(system) || Path::new(system).starts_with(top) {
+            return refuse("it is or holds a system directory");
+        }
+    }
+    for system in ["/proc", "/sys", "/dev", "/etc"] {
+        if top.starts_with(system) {
+            return refuse("it lies in a system directory");
+        }
+    }
+    if dam.dir().starts_with(top) || top.starts_with(dam.dir()) {
+        return refuse("the state directory is inside of it, or it inside of the state directory");
+    }
+    Ok(())
 }
 
 /// What a command in a context is told by its environment.

@@ -14,6 +14,7 @@ use crate::control::Control;
 use crate::diagnose::Diagnosis;
 use crate::error::IoContext;
 use crate::facts::Facts;
+use crate::files::snapshot::BASE;
 use crate::receipt::Receipt;
 use crate::repo::Repo;
 use crate::report::{Event, Reporter};
@@ -146,7 +147,10 @@ impl<S> Job<'_, S> {
         Ok(Some(Context {
             dir,
             base: self.dam.contexts_dir(),
-            lower: stack.map(LayerStack::lower).unwrap_or_default(),
+            lower: match (&self.request.source, stack) {
+                (SourceRef::Dir(_), _) => vec![self.base()],
+                (_, stack) => stack.map(LayerStack::lower).unwrap_or_default(),
+            },
             ids: self.ids,
             read_only: self.request.read_only,
         }))
@@ -180,6 +184,12 @@ impl<S> Job<'_, S> {
         self.dam.ledger.transition(&self.id, self.state, to, change, Durability::Normal)?;
         self.state = to;
         Ok(())
+    }
+
+    /// The copy of the directory that it is about, as contexts are told.
+    pub(crate) fn base(&self) -> String {
+        let base = self.dir.path().join(BASE);
+        base.strip_prefix(self.dam.contexts_dir()).unwrap_or(&base).display().to_string()
     }
 
     /// What is to be changed, in words.

@@ -11,6 +11,8 @@ use cofferdam_tree::Lock;
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
+use crate::files::Mode;
+use crate::files::snapshot::{BASE, result_of};
 use crate::job::reopen;
 use crate::reconcile::reconcile;
 use crate::repo::{self, Repo};
@@ -142,9 +144,15 @@ fn diff_of_files(
         return Err(wrong("nothing was taken out of its context"));
     }
     for output in facts.outputs {
-        let result = dam.task_dir(&task.id).results().join(&output.from);
-        let there =
-            if output.place.exists() { output.place.as_path() } else { "/dev/null".as_ref() };
+        let dir = dam.task_dir(&task.id);
+        let result = result_of(&dir, &output.from);
+        // Of a directory, what was changed, whatever it is now.
+        let base = dir.path().join(BASE);
+        let there = match output.mode {
+            Mode::Patch | Mode::Tree if base.is_dir() => base.as_path(),
+            _ if output.place.exists() => output.place.as_path(),
+            _ => "/dev/null".as_ref(),
+        };
         let color = if color { "--color=always" } else { "--color=never" };
         let git = GitCommand::without_repository();
         let git = git.args(["diff", "--no-index", "--no-ext-diff", "--no-textconv", color]);

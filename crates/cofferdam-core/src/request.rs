@@ -57,6 +57,8 @@ pub enum SourceRef {
     Repo,
     /// Nowhere: it begins empty, but for its inputs.
     Scratch,
+    /// A directory, by its absolute path without symbolic links.
+    Dir(PathBuf),
 }
 
 impl SourceRef {

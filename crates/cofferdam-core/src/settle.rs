@@ -62,6 +62,7 @@ const CONTEXT: &[&str] = &[
     "tmp",
     "out",
     "inputs",
+    "base",
     "results",
     "checks",
     "merge",
@@ -293,6 +294,7 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
         }
         orphans(dam, &mut report)?;
         half_written(dam)?;
+        redo_records(dam)?;
     }
     when_nobody_works(dam, &mut report)?;
     if !dry_run {
@@ -369,6 +371,24 @@ fn half_written(dam: &Dam) -> Result<(), Error> {
         let Some(_lock) = Lock::try_exclusive(&dir.join("lock"))? else { continue };
         for path in found {
             std::fs::remove_file(&path).at("remove", &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Redo records of landings that have come to their end.
+fn redo_records(dam: &Dam) -> Result<(), Error> {
+    let journal = dam.dir().join("journal");
+    let entries = match std::fs::read_dir(&journal) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.at("read", &journal)?,
+    };
+    for entry in entries {
+        let path = entry.at("read", &journal)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Ok(id) = cofferdam_ledger::TaskId::parse(&name) else { continue };
+        if dam.ledger.task(&id)?.is_some_and(|task| task.state == State::Landed) {
+            std::fs::remove_file(&path).at("remove", path)?;
         }
     }
     Ok(())

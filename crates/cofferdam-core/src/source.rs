@@ -167,8 +167,9 @@ pub(crate) enum Kind {
 impl Kind {
     /// That of a task.
     pub(crate) fn of(task: &Task) -> Kind {
-        match task.spec.get("source").and_then(serde_json::Value::as_str) {
-            None | Some("repo") => Kind::Repo,
+        match task.spec.get("source") {
+            None => Kind::Repo,
+            Some(source) if source == "repo" => Kind::Repo,
             Some(_) => Kind::Files,
         }
     }

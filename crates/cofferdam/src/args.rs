@@ -135,6 +135,10 @@ pub struct Run {
     /// the outputs.
     #[arg(long, conflicts_with_all = ["base", "into", "branch", "carry", "carry_dirty", "message", "allow_check_changes"])]
     pub scratch: bool,
+    /// Work on a directory instead of a repository: begin with a copy of it, and land it as
+    /// one step.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scratch", "base", "into", "branch", "carry", "carry_dirty", "message", "allow_check_changes", "outputs", "read_only"])]
+    pub dir: Option<PathBuf>,
     /// A file that the command is to make, and the file that it becomes when all checks
     /// have passed. Can be repeated. `DIR/=TO` is a directory, which lands as one step.
     #[arg(
@@ -153,9 +157,10 @@ pub struct Run {
         conflicts_with = "read_only"
     )]
     pub appends: Vec<OsString>,
-    /// A command of the host's that publishes what was made, once, when all checks have
-    /// passed: it gets the files that its words name. It is not run by a shell.
-    #[arg(long, value_name = "command:CMD", requires = "scratch", conflicts_with_all = ["outputs", "appends", "read_only"])]
+    /// How the result lands. `command:CMD`: a command of the host's, run once when all
+    /// checks have passed, gets the files that its words name; it is not run by a shell.
+    /// `patch`: of the directory of `--dir` only what was changed is changed, path by path.
+    #[arg(long, value_name = "HOW", conflicts_with_all = ["outputs", "appends", "read_only"])]
     pub publish: Option<String>,
     /// The command that publishes can be run again when nobody knows whether it has run,
     /// after a crash. Without this it never is.

@@ -13,7 +13,7 @@ mod terminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use cofferdam_core::{ExitCode as Code, disk, harvest, init, settle};
+use cofferdam_core::{ExitCode as Code, disk, files, harvest, init, settle};
 
 /// The exit code, unless what was asked for could not be printed.
 fn ended(code: Code, is_task: bool) -> ExitCode {
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Some(init::ARGUMENT) => init::main(),
         Some(harvest::ARGUMENT) => harvest::main(),
         Some(disk::ARGUMENT) => disk::main(),
+        Some(files::ARGUMENT) => files::main(),
         Some(settle::ARGUMENT) => settle::sweep_main(),
         _ => {}
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
@@ -17,7 +17,7 @@ use crate::facts::Facts;
 use crate::input::clean;
 use crate::limits::LANDLOCK;
 use crate::report::{Meter, Reporter};
-use crate::request::{Level, Request};
+use crate::request::{Level, Request, SourceRef};
 use crate::{Dam, Error, boundary};
 
 /// See [`Output::parse`].
@@ -69,11 +69,19 @@ pub(crate) fn admit<'a>(
     {
         return Err(Error::NoLandlock);
     }
-    let ids = Ids::for_task(dam.dir()).at("look at", dam.dir())?;
+    let source = match &request.source {
+        SourceRef::Dir(dir) => Some(dir.clone()),
+        _ => None,
+    };
+    let owner_of = source.as_deref().unwrap_or(dam.dir());
+    let ids = Ids::for_task(owner_of).at("look at", owner_of)?;
     if request.wall == Wall::Nested {
         refuse_delegated(ids).map_err(Error::Isolation)?;
     }
-    let mut place = Place::of_files(dam, ids)?;
+    let mut place = match &source {
+        Some(dir) => Place::of_dir(dam, dir, ids)?,
+        None => Place::of_files(dam, ids)?,
+    };
     place.outputs = request.outputs.iter().map(|output| place.top.join(&output.from)).collect();
     check(dam, &place, &request)?;
     let mut outputs = Vec::new();
@@ -105,7 +113,7 @@ pub(crate) fn admit<'a>(
     let facts = Facts {
         outputs,
         ids: Some(ids),
-        cwd: Some(place.top.clone()),
+        cwd: Some(cwd_in(&place, dir)),
         boot: Some(boot_id().at("read", "/proc")?),
         isolation: Some(boundary.isolation(&request, &place)),
         ..Facts::default()
@@ -118,18 +126,29 @@ pub(crate) fn admit<'a>(
     })
 }
 
+/// Where a command begins: where its caller is, in a directory that it is about.
+fn cwd_in(place: &Place, dir: &Path) -> PathBuf {
+    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    if dir.starts_with(&place.top) { dir } else { place.top.clone() }
+}
+
 /// What is at the place of an output now.
 pub(super) fn look(
     output: &Output,
     meter: &mut Meter<'_>,
     control: &Control,
 ) -> Result<OutputFact, Error> {
+    if output.mode == Mode::Patch {
+        let place = std::fs::canonicalize(&output.to).at("find", &output.to)?;
+        let (from, mode) = (output.from.clone(), output.mode);
+        return Ok(OutputFact { from, place, mode, way: None, before: None, result: None });
+    }
     let place = opened::Place::open(output)?;
     let mut read = 0;
     // What others add to records meanwhile is no matter.
     let before = match output.mode {
         Mode::Append => None,
-        Mode::File | Mode::Tree => place.look(&mut |totals| {
+        Mode::File | Mode::Tree | Mode::Patch => place.look(&mut |totals| {
             read += totals.bytes;
             meter.at(read >> 20, 0);
             control.interrupts() == 0

@@ -9,10 +9,13 @@
 //! Why not through git: see `docs/design/files.md`.
 
 mod admit;
+mod changes;
 mod command;
+mod patch;
 mod place;
 mod publish;
 mod results;
+pub(crate) mod snapshot;
 mod versions;
 
 use std::ffi::OsStr;
@@ -29,15 +32,17 @@ use sha2::{Digest, Sha256};
 
 use crate::context::{self, Context};
 use crate::error::IoContext;
-use crate::facts::Facts;
+use crate::facts::{ChangeCounts, Facts};
 use crate::job::Job;
 use crate::report::Meter;
+use crate::request::SourceRef;
 use crate::source::{Prepared, Source, TakenOut};
 use crate::{Dam, Error, boundary, limits};
 
 pub(crate) use admit::admit;
 pub use command::PublishCommand;
 pub use place::{Content, Mode};
+pub use snapshot::{ARGUMENT, main};
 pub use versions::{Replaced, replaced};
 
 /// A file that a command is to make, and the one that it becomes.
@@ -62,6 +67,13 @@ impl Output {
     /// [`Error::Usage`].
     pub fn parse(text: &OsStr, dir: &Path) -> Result<Output, Error> {
         admit::parse(text, dir, "--output")
+    }
+
+    /// The directory that a task is about, as a whole or path by path.
+    #[must_use]
+    pub fn of_dir(dir: &Path, is_patch: bool) -> Output {
+        let mode = if is_patch { Mode::Patch } else { Mode::Tree };
+        Output { from: PathBuf::new(), to: dir.to_owned(), mode }
     }
 
     /// Records that are to be added to a file of them.
@@ -150,6 +162,10 @@ impl Source for Files {
     type Begun = ();
 
     fn reopen(dam: &Dam, facts: &Facts, ids: Ids) -> Result<(Files, context::Place), Error> {
+        let of_dir = |output: &OutputFact| output.from.as_os_str().is_empty();
+        if let Some(output) = facts.outputs.first().filter(|output| of_dir(output)) {
+            return Ok((Files, context::Place::of_dir(dam, &output.place, ids)?));
+        }
         let mut place = context::Place::of_files(dam, ids)?;
         place.outputs = facts.outputs.iter().map(|output| place.top.join(&output.from)).collect();
         Ok((Files, place))
@@ -165,10 +181,15 @@ impl Source for Files {
 
     fn prepare(job: &mut Job<'_, Files>, (): ()) -> Result<Prepared, Error> {
         let boundary = boundary::of_level(job.request.level);
+        let mut lower = Vec::new();
+        if let SourceRef::Dir(dir) = job.request.source.clone() {
+            snapshot::take(job, &dir)?;
+            lower.push(job.base());
+        }
         let context = Context::create(
             job.dam,
             job.dir.path().to_owned(),
-            Vec::new(),
+            lower,
             job.ids,
             job.request.read_only,
             boundary.homes(&job.place),
@@ -191,10 +212,18 @@ impl Source for Files {
             std::fs::set_permissions(&to, mode).at("set the mode of", &to)?;
             context.give(&to)?;
         }
-        Ok(Prepared { context, base: "nothing".into(), warm: true })
+        let base = match &job.request.source {
+            SourceRef::Dir(dir) => dir.display().to_string(),
+            _ => "nothing".into(),
+        };
+        Ok(Prepared { context, base, warm: true })
     }
 
     fn renew(job: &mut Job<'_, Files>) -> Result<(), Error> {
+        if matches!(job.request.source, SourceRef::Dir(_)) {
+            // What it stands on stays, and is compared with what is there when it lands.
+            return Ok(());
+        }
         let mut meter = Meter::begin(job.reporter, "looking at what is there");
         for (output, known) in job.request.outputs.iter().zip(&mut job.facts.outputs) {
             *known = admit::look(output, &mut meter, &job.control)?;
@@ -210,10 +239,29 @@ impl Source for Files {
         if job.facts.outputs.is_empty() && job.request.publish.is_none() {
             return Ok(TakenOut::End(State::Empty, "there was nothing to be made".into()));
         }
-        results::take(job, context)
+        if !matches!(job.request.source, SourceRef::Dir(_)) {
+            return results::take(job, context);
+        }
+        if context.has_empty_upper() {
+            return Ok(TakenOut::End(State::Empty, "nothing changed".into()));
+        }
+        let taken = snapshot::take_out(job, context)?;
+        if matches!(taken, TakenOut::Result) {
+            let ops = changes::ops(job)?;
+            let (counts, paths) = changes::summary(&ops);
+            (job.facts.counts, job.facts.paths) = (Some(counts), paths);
+            let mode = job.facts.outputs.first().map(|output| output.mode);
+            if ops.is_empty() && mode == Some(Mode::Patch) {
+                return Ok(TakenOut::End(State::Empty, "nothing changed".into()));
+            }
+        }
+        Ok(taken)
     }
 
     fn in_words(job: &Job<'_, Files>) -> String {
+        if let Some(ChangeCounts { added, modified, deleted }) = job.facts.counts {
+            return format!("{added} added, {modified} changed, {deleted} deleted");
+        }
         let outputs = job.facts.outputs.iter();
         let outputs = outputs.filter_map(|output| Some((&output.from, output.result.as_ref()?)));
         let given = job.facts.given.iter().map(|given| (&given.from, &given.result));
@@ -224,7 +272,8 @@ impl Source for Files {
     }
 
     fn result(job: &mut Job<'_, Files>, context: &Context) -> Result<bool, Error> {
-        Ok(matches!(results::take(job, context)?, TakenOut::Result))
+        let taken = Files::take_out(job, context)?;
+        Ok(matches!(taken, TakenOut::Result))
     }
 
     fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error> {
@@ -246,7 +295,10 @@ impl Source for Files {
     }
 
     fn check_context(job: &Job<'_, Files>, _: &Candidate, dir: PathBuf) -> Result<Context, Error> {
-        let results = job.dir.results();
+        let results = match job.request.source {
+            SourceRef::Dir(_) => job.dir.results().join(snapshot::TREE),
+            _ => job.dir.results(),
+        };
         let lower = results.strip_prefix(job.dam.contexts_dir()).unwrap_or(&results);
         let lower = vec![lower.display().to_string()];
         let homes = boundary::of_level(job.request.level).homes(&job.place);

@@ -5,6 +5,9 @@
 //! | [`Mode::File`] | a file, or nothing | any change since the task began |
 //! | [`Mode::Append`] | a file of records, or nothing | none: what others added stays |
 //! | [`Mode::Tree`] | a directory, a link to one, or nothing | any change since the task began |
+//!
+//! [`Mode::Patch`] has a commit point of its own and takes other steps: see
+//! [`super::patch`].
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -35,6 +38,8 @@ pub enum Mode {
     Append,
     /// A directory is replaced as one step.
     Tree,
+    /// What was changed of a directory is changed in it, path by path.
+    Patch,
 }
 
 impl Mode {
@@ -113,6 +118,8 @@ pub(super) struct Made<'a> {
     pub(super) content: &'a Content,
     /// What a place that was not there does not get.
     pub(super) umask: u32,
+    /// Whether it was made from what is there.
+    pub(super) like_old: bool,
 }
 
 fn of_bytes(go_on: GoOn<'_>) -> impl FnMut(u64) -> bool + '_ {
@@ -124,7 +131,7 @@ impl Place {
     pub(super) fn open(output: &Output) -> Result<Place, TargetError> {
         Ok(match output.mode {
             Mode::File | Mode::Append => Place::File(FileTarget::open(&output.to)?),
-            Mode::Tree => Place::Tree(TreeTarget::open(&output.to)?),
+            Mode::Tree | Mode::Patch => Place::Tree(TreeTarget::open(&output.to)?),
         })
     }
 
@@ -224,7 +231,8 @@ impl Place {
                 }
                 let result = open(made.path)?;
                 let keep = Keep { owners: Owners::Ours, set_id: false, sync: true };
-                let content = Tree { dir: result.as_fd(), keep, umask: made.umask };
+                let content =
+                    Tree { dir: result.as_fd(), keep, like_old: made.like_old, umask: made.umask };
                 let new = tree.stage(name, content, old.as_ref(), go_on)?;
                 (now, Content::Tree(new))
             }

@@ -22,7 +22,8 @@ use cofferdam_tree::{Lock, Totals};
 use serde::{Deserialize, Serialize};
 
 use super::place::{Made, Place, Staged};
-use super::{Candidate, Content, Files, Mode, admit, command, versions};
+use super::snapshot::result_of;
+use super::{Candidate, Content, Files, Mode, admit, command, patch, versions};
 use crate::error::IoContext;
 use crate::gate;
 use crate::job::Job;
@@ -53,7 +54,9 @@ pub(super) fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error>
         let why = format!("`{}` of the same series began later, and is done already", newer.name);
         return job.end(State::Superseded, &why);
     }
-    if let Some(why) = drift(job)? {
+    let is_patch = job.facts.outputs.first().is_some_and(|output| output.mode == Mode::Patch);
+    let drifted = if is_patch { patch::drift(job)? } else { drift(job)? };
+    if let Some(why) = drifted {
         return job.end(State::Conflicted, &why);
     }
     let is_there = job.facts.outputs.iter().all(|output| output.differing().is_none());
@@ -80,6 +83,7 @@ pub(super) fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error>
     }
     match job.request.publish.clone() {
         Some(command) => command::publish(job, &command),
+        None if is_patch => patch::publish(job),
         None => self::publish(job),
     }
 }
@@ -262,8 +266,9 @@ fn stage(job: &Job<'_, Files>) -> Result<Vec<Staged>, Error> {
     let mut staged = Vec::new();
     for (number, output) in job.facts.outputs.iter().enumerate() {
         let Some(content) = output.differing() else { continue };
-        let path = job.dir.results().join(&output.from);
-        let made = Made { path: &path, content, umask };
+        let path = result_of(&job.dir, &output.from);
+        let like_old = output.from.as_os_str().is_empty();
+        let made = Made { path: &path, content, umask, like_old };
         let place = Place::at(&output.place, output.way)?;
         let gone = || TargetError::Drifted { path: output.place.clone(), how: "has gone" };
         let mut keep = |old: &Seen| {
@@ -308,10 +313,14 @@ fn forward(journal: &Journal) -> Result<Option<String>, Error> {
 }
 
 /// The places are as they were.
-fn not_published(job: &mut Job<'_, Files>, error: &Error) -> Result<(), Error> {
+pub(super) fn not_published(job: &mut Job<'_, Files>, error: &Error) -> Result<(), Error> {
     let drifted = matches!(
         error,
-        Error::Target(TargetError::Drifted { .. } | TargetError::Unsuitable { .. })
+        Error::Target(
+            TargetError::Drifted { .. }
+                | TargetError::Unsuitable { .. }
+                | TargetError::NotHere { .. }
+        )
     );
     match error {
         error if drifted => job.end(State::Conflicted, &error.to_string()),
@@ -327,6 +336,9 @@ pub(super) fn recover(
     const WHY: &str = "its supervisor died before anything was published";
     if let Some(command) = job.request.publish.clone() {
         return command::recover(job, &command, publication.as_ref());
+    }
+    if job.facts.outputs.first().is_some_and(|output| output.mode == Mode::Patch) {
+        return patch::recover(job, publication, WHY);
     }
     match publication {
         Some(publication) => finish(job, &publication, WHY),
@@ -377,7 +389,7 @@ fn finish(job: &mut Job<'_, Files>, publication: &Publication, why: &str) -> Res
 }
 
 /// The caller's file mode creation mask.
-fn umask() -> std::io::Result<u32> {
+pub(super) fn umask() -> std::io::Result<u32> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())

@@ -50,7 +50,9 @@ pub(super) fn take(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenO
         output.result = None;
         let taken = match output.mode {
             Mode::Tree => take_tree(context, &upper, &dir, &output.from, &mut go_on)?,
-            Mode::File | Mode::Append => take_one(context, &upper, &dir, &output.from, &mut go_on)?,
+            Mode::File | Mode::Append | Mode::Patch => {
+                take_one(context, &upper, &dir, &output.from, &mut go_on)?
+            }
         };
         match taken {
             Ok(result) => {

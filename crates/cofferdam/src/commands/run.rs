@@ -38,7 +38,7 @@ pub fn run(args: Run, dir: &Path, format: Format) -> Result<ExitCode, Error> {
     let base = request.base.clone();
     let look = match request.source {
         SourceRef::Repo => Some(task::look(dir, base.as_deref())?),
-        SourceRef::Scratch => None,
+        SourceRef::Scratch | SourceRef::Dir(_) => None,
     };
     let mut dam = super::open()?;
     let control = signals::control();
@@ -77,21 +77,34 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
     };
     let level = match args.level {
         Some(level) => level,
-        None if args.scratch => Level::Sandbox,
+        None if args.scratch || args.dir.is_some() => Level::Sandbox,
         None => Config::of_person()?.level.unwrap_or(Level::Sandbox),
     };
+    let source = args.dir.as_deref().map(source_dir).transpose()?;
+    let is_patch = args.publish.as_deref() == Some("patch");
+    if is_patch && source.is_none() {
+        return Err(usage("`--publish patch` is for the directory of `--dir`".into()));
+    }
+    if args.publish.is_some() && !is_patch && !args.scratch {
+        return Err(usage("`--publish command:CMD` is for `--scratch`".into()));
+    }
     let top = args.scratch.then(|| Path::new(FILES_INSIDE));
     Ok(Request {
         argv: args.command,
-        source: if args.scratch { SourceRef::Scratch } else { SourceRef::Repo },
-        outputs: args
-            .outputs
+        source: match &source {
+            Some(dir) => SourceRef::Dir(dir.clone()),
+            None if args.scratch => SourceRef::Scratch,
+            None => SourceRef::Repo,
+        },
+        outputs: source
             .iter()
-            .map(|output| Output::parse(output, dir))
+            .map(|dir| Ok(Output::of_dir(dir, is_patch)))
+            .chain(args.outputs.iter().map(|output| Output::parse(output, dir)))
             .chain(args.appends.iter().map(|output| Output::parse_append(output, dir)))
             .collect::<Result<_, _>>()?,
         publish: args
             .publish
+            .filter(|_| !is_patch)
             .map(|text| PublishCommand::parse(&text, dir, args.publish_again))
             .transpose()?,
         base: args.base,
@@ -137,6 +150,19 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         }),
         wait: !args.no_wait,
     })
+}
+
+/// The directory that a task is about.
+fn source_dir(dir: &Path) -> Result<PathBuf, Error> {
+    let wrong = |why: String| usage(format!("`--dir {}`: {why}", dir.display()));
+    let found = std::fs::canonicalize(dir).map_err(|error| wrong(error.to_string()))?;
+    if !found.is_dir() {
+        return Err(wrong("it is not a directory".into()));
+    }
+    if found.to_str().is_none() {
+        return Err(wrong("its path is not UTF-8".into()));
+    }
+    Ok(found)
 }
 
 /// The variables of `--env`, with their values.

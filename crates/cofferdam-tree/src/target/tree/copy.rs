@@ -78,7 +78,7 @@ pub fn copy_tree(
     go_on: &mut dyn FnMut(Totals) -> bool,
 ) -> Result<Totals, TreeError> {
     let top = Attributes::of(from, b"")?.filtered(keep);
-    copy_with_top(from, parent, name, keep, top, go_on)
+    copy_with_top(from, parent, name, (keep, None), top, go_on)
 }
 
 /// As [`copy_tree`], with these attributes for the new directory itself.
@@ -86,7 +86,7 @@ pub(super) fn copy_with_top(
     from: BorrowedFd<'_>,
     parent: BorrowedFd<'_>,
     name: &OsStr,
-    keep: Keep,
+    (keep, like): (Keep, Option<BorrowedFd<'_>>),
     top: Attributes,
     go_on: &mut dyn FnMut(Totals) -> bool,
 ) -> Result<Totals, TreeError> {
@@ -95,7 +95,7 @@ pub(super) fn copy_with_top(
     rustix::fs::mkdirat(parent, &c_name, Mode::RWXU).map_err(fail("make"))?;
     let copied = open_dir(parent, &c_name)
         .map_err(fail("open"))
-        .and_then(|made| copy_into(from, made, keep, top, go_on));
+        .and_then(|made| copy_into(from, made, (keep, like), top, go_on));
     if copied.is_err() {
         let _ = remove_tree(parent, name);
     }
@@ -105,7 +105,7 @@ pub(super) fn copy_with_top(
 fn copy_into(
     from: BorrowedFd<'_>,
     made: OwnedFd,
-    keep: Keep,
+    (keep, like): (Keep, Option<BorrowedFd<'_>>),
     top: Attributes,
     go_on: &mut dyn FnMut(Totals) -> bool,
 ) -> Result<Totals, TreeError> {
@@ -117,8 +117,10 @@ fn copy_into(
         }
     }
     let root = made.try_clone().map_err(fail("open"))?;
+    let like = like.map(|like| like.try_clone_to_owned()).transpose().map_err(fail("open"))?;
     let mut copier = Copier {
         keep,
+        like,
         identity: probe_fd(&made).map_err(|errno| fail("look at")(errno.into()))?.identity(),
         syncs: Syncs::new(keep.sync, &made),
         descent: Descent::new(made, top).map_err(|errno| fail("open")(errno.into()))?,
@@ -136,6 +138,8 @@ fn copy_into(
 
 struct Copier<'a> {
     keep: Keep,
+    /// A tree whose entries have the owners that their namesakes are to have.
+    like: Option<OwnedFd>,
     root: OwnedFd,
     identity: Identity,
     /// Where the copy is, and what its directories get when they are left.
@@ -172,9 +176,27 @@ impl Copier<'_> {
         Ok(Visit::Descend)
     }
 
+    /// Who is to own an entry's copy, unless it is who makes it.
+    fn owner(&self, entry: &Entry<'_>) -> Result<Option<(u32, u32)>, TreeError> {
+        let given = owner(self.keep, (entry.uid, entry.gid));
+        let Some(like) = &self.like else { return Ok(given) };
+        let fail = |errno: Errno| TreeError::io("look at", entry.path, errno);
+        let path = c_name(entry.path).map_err(fail)?;
+        match open_beneath(like, &path, OFlags::PATH, Mode::empty()) {
+            Ok(namesake) => {
+                let stat = probe_fd(&namesake).map_err(fail)?.stat;
+                Ok(Some((stat.uid, stat.gid)))
+            }
+            // Nothing, or behind what is a link there.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(given),
+            Err(errno) => Err(fail(errno)),
+        }
+    }
+
     fn enter(&mut self, entry: &Entry<'_>) -> Result<(), TreeError> {
         let fail = |errno: Errno| TreeError::io("make", entry.path, errno);
         let attributes = Attributes::of_entry(entry, entry.open_dir()?)?.filtered(self.keep);
+        let attributes = Attributes { owner: self.owner(entry)?, ..attributes };
         let name = c_name(entry.name).map_err(fail)?;
         let (dir, _) = self.descent.top();
         rustix::fs::mkdirat(dir, &name, Mode::RWXU).map_err(fail)?;
@@ -199,6 +221,7 @@ impl Copier<'_> {
         let from = entry.open_file()?;
         let before = version(&from).map_err(fail)?;
         let attributes = Attributes::of_entry(entry, &from)?.filtered(self.keep);
+        let attributes = Attributes { owner: self.owner(entry)?, ..attributes };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let (dir, _) = self.descent.top();
         let name = c_name(entry.name).map_err(|errno| fail(errno.into()))?;
@@ -236,10 +259,11 @@ impl Copier<'_> {
 
     fn symlink(&mut self, entry: &Entry<'_>, target: &[u8]) -> Result<(), TreeError> {
         let name = OsStr::from_bytes(entry.name);
+        let owner = self.owner(entry)?;
         let (dir, _) = self.descent.top();
         let fail = |errno: Errno| TreeError::io("link", entry.path, errno);
         rustix::fs::symlinkat(OsStr::from_bytes(target), dir, name).map_err(fail)?;
-        if let Some((uid, gid)) = owner(self.keep, (entry.uid, entry.gid)) {
+        if let Some((uid, gid)) = owner {
             let made = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail)?;
             if (made.st_uid, made.st_gid) != (uid, gid) {
                 let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));

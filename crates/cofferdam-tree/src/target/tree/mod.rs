@@ -96,6 +96,8 @@ pub struct Tree<'a> {
     pub dir: BorrowedFd<'a>,
     /// Who owns the copy, and whether it keeps set-id bits. It is synced in any case.
     pub keep: Keep,
+    /// Whether what has a namesake in the tree that is replaced has its owner.
+    pub like_old: bool,
     /// Permission bits that a directory which replaces nothing does not get.
     pub umask: u32,
 }
@@ -302,7 +304,8 @@ impl TreeTarget {
             },
         };
         let keep = Keep { sync: true, ..tree.keep };
-        copy_with_top(tree.dir, self.dir.as_fd(), temp, keep, top, go_on)
+        let like = old.filter(|_| tree.like_old).map(|old| old.dir.as_fd());
+        copy_with_top(tree.dir, self.dir.as_fd(), temp, (keep, like), top, go_on)
             .step("copy the result beside", &self.path)?;
         let staged = self.read(&|| self.beside(temp), go_on);
         match staged {

@@ -82,7 +82,7 @@ fn open(dir: &Path) -> OwnedFd {
 fn stage(target: &TreeTarget, result: &Path) -> Result<TreeFingerprint, TargetError> {
     let old = target.look(&mut |_| true).expect("look");
     let result = open(result);
-    let tree = Tree { dir: result.as_fd(), keep: KEEP, umask: 0o027 };
+    let tree = Tree { dir: result.as_fd(), keep: KEEP, like_old: false, umask: 0o027 };
     target.stage(STAGED.as_ref(), tree, old.as_ref(), &mut |_| true)
 }
 
@@ -582,7 +582,7 @@ fn a_person_who_loses_patience_leaves_nothing() {
     let result = open(&from);
     for most in [1, 1 << 19, (1 << 20) + 1, (3 << 20) + 1] {
         let mut told = 0;
-        let tree = Tree { dir: result.as_fd(), keep: KEEP, umask: 0 };
+        let tree = Tree { dir: result.as_fd(), keep: KEEP, like_old: false, umask: 0 };
         let stopped = target.stage(STAGED.as_ref(), tree, None, &mut |done| {
             told += done.bytes + done.entries;
             told < most
@@ -931,4 +931,38 @@ fn the_same_content_again_is_recovered_too() {
     target.swap(STAGED.as_ref(), &target.name).expect("swap");
     target.recover(STAGED.as_ref(), Some(&old), &new).expect("recover");
     assert_eq!(read(&bed.path("site/a")), "theirs");
+}
+
+#[test]
+fn what_has_a_namesake_keeps_its_owner() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bed = Bed::new();
+    let make = |path: &str| {
+        std::fs::create_dir_all(bed.path(path).parent().expect("parent")).expect("mkdir");
+        std::fs::write(bed.path(path), path).expect("write");
+    };
+    let own =
+        |path: &str, id: u32| std::os::unix::fs::lchown(bed.path(path), Some(id), Some(id + 1));
+    for path in ["site/kept", "site/sub/kept", "result/kept", "result/sub/kept", "result/new"] {
+        make(path);
+    }
+    symlink("kept", bed.path("site/link")).expect("link");
+    symlink("new", bed.path("result/link")).expect("link");
+    for (path, id) in [("site/kept", 7), ("site/sub", 8), ("site/sub/kept", 9), ("site/link", 10)] {
+        own(path, id).expect("chown");
+    }
+    let target = TreeTarget::open(&bed.path("site")).expect("target");
+    let old = target.look(&mut |_| true).expect("look").expect("a tree");
+    let result = File::open(bed.path("result")).expect("open");
+    let keep = Keep { owners: Owners::Ours, ..KEEP };
+    let tree = Tree { dir: result.as_fd(), keep, like_old: true, umask: 0 };
+    target.stage(".staged".as_ref(), tree, Some(&old), &mut |_| true).expect("stage");
+    let owner = |path: &str| {
+        let meta = bed.path(".staged").join(path).symlink_metadata().expect("stat");
+        (meta.uid(), meta.gid())
+    };
+    assert_eq!((owner("kept"), owner("sub"), owner("sub/kept")), ((7, 8), (8, 9), (9, 10)));
+    assert_eq!((owner("link"), owner("new")), ((10, 11), (0, 0)));
 }

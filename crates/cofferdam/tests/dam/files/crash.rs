@@ -18,6 +18,8 @@ enum Outputs {
     Tree,
     NewTree,
     Link,
+    Dir,
+    Patch,
 }
 
 struct Bed {
@@ -31,7 +33,7 @@ impl Bed {
         desk.share("over", OLD);
         match outputs {
             Outputs::Append => desk.share("records", "{\"id\":\"1\"}\n"),
-            Outputs::Tree => {
+            Outputs::Tree | Outputs::Dir | Outputs::Patch => {
                 std::fs::create_dir(desk.shared.join("tree")).expect("mkdir");
                 desk.share("tree/file", OLD);
                 desk.share("tree/gone", OLD);
@@ -47,6 +49,14 @@ impl Bed {
     }
 
     fn run(&self) -> std::process::Command {
+        if matches!(self.outputs, Outputs::Dir | Outputs::Patch) {
+            let dir = self.desk.shared.join("tree").display().to_string();
+            let publish = ["--publish", "patch"];
+            let publish = if self.outputs == Outputs::Patch { &publish[..] } else { &[] };
+            let run = ["run", "--name", "t", "--no-check", "--dir", &dir];
+            let work = ["--", "sh", "-c", "echo new > file; rm gone; echo new > other"];
+            return self.desk.dam_command(&[&run, publish, &work].concat());
+        }
         let mut options = vec!["--name=t".to_owned(), "--no-check".into()];
         if matches!(self.outputs, Outputs::Over | Outputs::Several) {
             options.push(self.desk.output("a", "over"));
@@ -79,11 +89,16 @@ impl Bed {
     /// Every place old, or every place new; and nothing of ours beside them.
     fn assert_sound(&self) -> String {
         let some = |text: &str| Some(text.to_owned());
-        let is_tree = matches!(self.outputs, Outputs::Tree | Outputs::Link | Outputs::NewTree);
+        let is_tree = matches!(
+            self.outputs,
+            Outputs::Tree | Outputs::Link | Outputs::NewTree | Outputs::Dir | Outputs::Patch
+        );
         let mut old = vec![some(OLD), None, None, None, None, None];
         match self.outputs {
             Outputs::Append => old[2] = some("{\"id\":\"1\"}\n"),
-            Outputs::Tree => (old[3], old[4]) = (some(OLD), some(OLD)),
+            Outputs::Tree | Outputs::Dir | Outputs::Patch => {
+                (old[3], old[4]) = (some(OLD), some(OLD));
+            }
             Outputs::Link => old[3] = some(OLD),
             _ => {}
         }
@@ -190,13 +205,24 @@ fn records_are_there_once_wherever_it_is_killed() {
 
 #[test]
 fn a_directory_is_the_old_or_the_new_one_wherever_it_is_killed() {
-    for outputs in [Outputs::Tree, Outputs::NewTree, Outputs::Link] {
+    for outputs in [Outputs::Tree, Outputs::NewTree, Outputs::Link, Outputs::Dir] {
         for_each(publishing(outputs), |place| {
             let bed = Bed::new(outputs);
             kill_at(bed.run(), place);
             bed.assert_recovers();
         });
     }
+}
+
+#[test]
+fn a_patch_is_rolled_forward_wherever_it_is_killed() {
+    let places = publishing(Outputs::Patch);
+    for_each(places, |place| {
+        let bed = Bed::new(Outputs::Patch);
+        kill_at(bed.run(), place);
+        bed.assert_recovers();
+        assert_eq!(bed.desk.world.sh("ls ../state/journal 2> /dev/null || true"), "");
+    });
 }
 
 #[test]
@@ -225,6 +251,11 @@ fn recovery_of_files_is_killed_at_every_step_too() {
         (Outputs::Tree, "target:tree:done@1"),
         (Outputs::NewTree, "target:tree:done@1"),
         (Outputs::Link, "target:tree:done@1"),
+        (Outputs::Patch, "publication:intent:after@1"),
+        (Outputs::Patch, "target:patch:apply@1"),
+        (Outputs::Patch, "target:patch:apply@2"),
+        (Outputs::Patch, "target:patch:done@1"),
+        (Outputs::Patch, "ledger:landed:before@1"),
     ];
     let pairs = Mutex::new(Vec::new());
     let number = |at: usize| at.to_string();
@@ -251,11 +282,16 @@ fn recovery_of_files_is_killed_at_every_step_too() {
 
 #[test]
 fn an_error_at_any_step_leaves_the_target_as_it_was_and_is_told_with_path_and_step() {
-    for outputs in [Outputs::Over, Outputs::Several, Outputs::Append, Outputs::Tree] {
+    let all = [Outputs::Over, Outputs::Several, Outputs::Append, Outputs::Tree, Outputs::Patch];
+    for outputs in all {
         let places = publishing(outputs);
         let steps = places.into_iter().filter(|place| place.starts_with("target:"));
         let steps = steps.flat_map(|place| {
             ["enospc", "eio", "erofs", "einval", "exdev"].map(|error| format!("{place}={error}"))
+        });
+        // Past the commit point, a path that something is mounted on is left alone and told.
+        let steps = steps.filter(|fault| {
+            outputs != Outputs::Patch || !fault.contains(":rename") || !fault.ends_with("=exdev")
         });
         for_each(steps.collect(), |fault| {
             let bed = Bed::new(outputs);

@@ -3,6 +3,7 @@
 mod background;
 mod command;
 mod crash;
+mod dir;
 mod each;
 mod kinds;
 mod line;

@@ -1,0 +1,137 @@
+//! A directory that is no repository: replaced as one step, or changed path by path.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use super::Desk;
+use crate::support::Done;
+
+/// A directory with files of several kinds.
+fn site() -> Desk {
+    let desk = Desk::new();
+    for (path, text) in [("site/index", "old\n"), ("site/sub/page", "page\n"), ("site/gone", "x\n")]
+    {
+        desk.put(path, text);
+    }
+    desk.script("site/tool", "echo tool");
+    symlink("index", desk.here.join("site/link")).expect("link");
+    desk
+}
+
+fn run(desk: &Desk, options: &[&str], script: &str) -> Done {
+    let own = ["run", "--dir", "site"];
+    desk.dam(&[&own, options, &["--", "sh", "-c", script]].concat())
+}
+
+fn read(desk: &Desk, path: &str) -> String {
+    std::fs::read_to_string(desk.here.join("site").join(path)).unwrap_or_else(|_| "none".into())
+}
+
+const WORK: &str = "set -e; pwd; cat sub/page link; ./tool; echo new > index; rm gone; \
+     mkdir -p made/deep; echo z > made/deep/z; ln -s sub/page made/link; mv sub moved";
+
+#[test]
+fn a_directory_is_worked_on_at_its_own_path_and_replaced_as_one_step() {
+    let desk = site();
+    let inode = || desk.here.join("site").metadata().expect("stat").ino();
+    let before = inode();
+    let done = run(&desk, &["--check=grep -q new index && test -e moved/page"], WORK);
+    done.expect_code(0).says("3 added, 1 changed, 2 deleted").says("replaced");
+    let here = desk.here.join("site").display().to_string();
+    assert_eq!(done.stdout, format!("{here}\npage\nold\ntool\n"));
+    let paths = ["index", "link", "gone", "made/deep/z", "moved/page", "sub/page", "made/link"];
+    let found: Vec<String> = paths.iter().map(|path| read(&desk, path)).collect();
+    assert_eq!(found, ["new\n", "new\n", "none", "z\n", "page\n", "none", "none"]);
+    assert_ne!(inode(), before);
+    let tool = desk.here.join("site/tool").metadata().expect("stat");
+    assert_eq!(tool.permissions().mode() & 0o777, 0o755);
+    desk.world.sh(
+        "test -z \"$(find ../state/contexts/tasks -name base -o -name upper -o -name results)\"",
+    );
+}
+
+#[test]
+fn a_patch_changes_what_was_changed_and_nothing_else() {
+    let desk = site();
+    let inode = |path: &str| desk.here.join("site").join(path).metadata().expect("stat").ino();
+    let (dir, tool) = (inode(""), inode("tool"));
+    let options = ["--publish=patch", "--name=t"];
+    run(&desk, &options, WORK).expect_code(8);
+    let diff = desk.dam(&["diff", "t"]);
+    assert!(diff.expect_code(0).stdout.contains("+new"), "{}", diff.stdout);
+    // What somebody else does beside it meanwhile is no matter.
+    desk.put("site/beside", "theirs\n");
+    desk.put("site/other/theirs", "theirs\n");
+    desk.dam(&["land", "t", "--check", "test ! -e beside"]).expect_code(0).says("paths of");
+    let paths =
+        ["index", "gone", "made/deep/z", "moved/page", "sub/page", "beside", "other/theirs"];
+    let found: Vec<String> = paths.iter().map(|path| read(&desk, path)).collect();
+    assert_eq!(found, ["new\n", "none", "z\n", "page\n", "none", "theirs\n", "theirs\n"]);
+    assert_eq!((inode(""), inode("tool")), (dir, tool));
+    assert_eq!(desk.world.sh("ls ../state/journal"), "");
+    let names = desk.world.sh_in(&desk.here, "find site -name '.dam*'");
+    assert_eq!(names, "");
+}
+
+#[test]
+fn what_somebody_else_changed_meanwhile_is_not_overwritten() {
+    for options in [&["--publish=patch", "--name=t"][..], &["--name=t"]] {
+        let desk = site();
+        run(&desk, options, WORK).expect_code(8);
+        desk.put("site/index", "odd\n");
+        let late = desk.dam(&["land", "t", "--no-check"]);
+        late.expect_code(4).says("has changed since the task began");
+        assert_eq!((read(&desk, "index"), read(&desk, "gone")), ("odd\n".into(), "x\n".into()));
+        assert_eq!(desk.world.sh_in(&desk.here, "ls -A"), "site");
+    }
+}
+
+#[test]
+fn nothing_is_written_where_nothing_was_changed() {
+    let desk = site();
+    run(&desk, &["--no-check"], "cat index").expect_code(0).says("nothing changed");
+    run(&desk, &["--no-check"], "echo old > index").expect_code(0).says("is there already");
+    run(&desk, &["--no-check", "--publish=patch"], "echo old > index; touch link")
+        .expect_code(0)
+        .says("nothing changed");
+    run(&desk, &["--check=false"], "echo new > index").expect_code(3);
+    assert_eq!(read(&desk, "index"), "old\n");
+}
+
+#[test]
+fn what_a_command_makes_that_is_no_file_is_refused_by_name() {
+    let desk = site();
+    run(&desk, &["--no-check"], "mkfifo sub/pipe")
+        .expect_code(1)
+        .says("`sub/pipe` is a named pipe");
+    run(
+        &desk,
+        &["--no-check"],
+        "mkdir closed; echo x > closed/f; chmod 0 closed/f closed; rm gone",
+    )
+    .expect_code(0);
+    assert_eq!(read(&desk, "gone"), "none");
+    let mode = desk.here.join("site/closed").metadata().expect("stat").permissions().mode();
+    assert_eq!(mode & 0o777, 0);
+    desk.world.sh_in(&desk.here, "chmod 700 site/closed");
+    let patch = ["--no-check", "--publish=patch"];
+    run(&desk, &patch, "rm index; mkdir index").expect_code(4).says("index");
+    assert_eq!(read(&desk, "index"), "old\n");
+}
+
+#[test]
+fn directories_that_can_not_be_worked_on_are_refused() {
+    let desk = site();
+    for (dir, why) in [
+        ("nowhere", "No such file"),
+        ("site/index", "not a directory"),
+        ("/", "can't be a context"),
+        ("/usr", "can't be a context"),
+    ] {
+        desk.dam(&["run", "--dir", dir, "--no-check", "--", "true"]).expect_code(2).says(why);
+    }
+    let home = desk.world.home();
+    let home = home.to_str().expect("UTF-8");
+    desk.dam(&["run", "--dir", home, "--no-check", "--", "true"]).expect_code(2);
+    run(&desk, &["--publish=command:x"], "true").expect_code(2).says("is for `--scratch`");
+    desk.run(&["--publish=patch"], "true").expect_code(2).says("is for the directory of `--dir`");
+}
