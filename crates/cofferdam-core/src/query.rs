@@ -1,24 +1,26 @@
 //! What a person asks about tasks, and asks of them.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cofferdam_git::{Conversation, GitCommand, PersonConfig, Repository, Store};
 use cofferdam_ledger::{Filter, State, Task, TransitionRow};
 use cofferdam_sandbox::process::wait_gone;
 use cofferdam_tree::Lock;
+use cofferdam_tree::target::patch;
 
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
-use crate::files::Mode;
+use crate::files::changes;
 use crate::files::snapshot::{BASE, result_of};
 use crate::job::reopen;
 use crate::reconcile::reconcile;
 use crate::repo::{self, Repo};
 use crate::report::Silent;
 use crate::source::Kind;
-use crate::{Dam, Error};
+use crate::{Dam, Error, TaskDir};
 
 /// The tasks there are, newest first.
 ///
@@ -143,31 +145,120 @@ fn diff_of_files(
     if !facts.has_result() {
         return Err(wrong("nothing was taken out of its context"));
     }
+    let dir = dam.task_dir(&task.id);
     for output in facts.outputs {
-        let dir = dam.task_dir(&task.id);
-        let result = result_of(&dir, &output.from);
-        // Of a directory, what was changed, whatever it is now.
         let base = dir.path().join(BASE);
-        let there = match output.mode {
-            Mode::Patch | Mode::Tree if base.is_dir() => base.as_path(),
-            _ if output.place.exists() => output.place.as_path(),
-            _ => "/dev/null".as_ref(),
-        };
-        let color = if color { "--color=always" } else { "--color=never" };
-        let git = GitCommand::without_repository();
-        let git = git.args(["diff", "--no-index", "--no-ext-diff", "--no-textconv", color]);
-        let git = if stat { git.args(["--stat"]) } else { git };
-        let mut git = git.args([there, &result]).converse()?;
-        if !tell(&mut git, out)? {
-            return Ok(());
+        if base.is_dir() {
+            return diff_of_dir(&dir, (stat, color), out);
         }
-        // 1: they differ (git-diff(1)).
-        let finished = git.finish()?;
-        if !matches!(finished.status.code(), Some(0 | 1)) {
-            return Err(finished.failed().into());
+        let result = result_of(&dir, &output.from);
+        let there = if output.place.exists() { &output.place } else { Path::new("/dev/null") };
+        if !between("/".as_ref(), [there, &result], (stat, color), out)? {
+            return Ok(());
         }
     }
     Ok(())
+}
+
+/// What git says is between two paths, relative to `dir`. Whether the reader wanted all
+/// of it.
+fn between(
+    dir: &Path,
+    paths: [&Path; 2],
+    (stat, color): (bool, bool),
+    out: &mut dyn Write,
+) -> Result<bool, Error> {
+    let color = if color { "--color=always" } else { "--color=never" };
+    let git = GitCommand::without_repository().current_dir(dir);
+    let git = git.args(["diff", "--no-index", "--no-ext-diff", "--no-textconv", color]);
+    let git = if stat { git.args(["--stat"]) } else { git };
+    let mut git = git.args(["--"]).args(paths).converse()?;
+    if !tell(&mut git, out)? {
+        return Ok(false);
+    }
+    // 1: they differ (git-diff(1)).
+    let finished = git.finish()?;
+    match finished.status.code() {
+        Some(0 | 1) => Ok(true),
+        _ => Err(finished.failed().into()),
+    }
+}
+
+/// What a task changed in a directory, each path by itself: git's own is left out.
+fn diff_of_dir(
+    dir: &TaskDir,
+    (stat, color): (bool, bool),
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    for op in changes::ops_in(dir)? {
+        let [before, after] = [BASE, "results/tree"].map(|tree| Path::new(tree).join(&op.path));
+        let there = |path: PathBuf| {
+            let is_file =
+                dir.path().join(&path).symlink_metadata().is_ok_and(|meta| !meta.is_dir());
+            if is_file { path } else { PathBuf::from("/dev/null") }
+        };
+        if stat {
+            let kind = match (&op.old, &op.change) {
+                (patch::State::Nothing, _) => 'A',
+                (_, patch::Change::Remove) => 'D',
+                _ => 'M',
+            };
+            let line = writeln!(out, "{kind} {}", op.path.display());
+            if line.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
+                return Ok(());
+            }
+            continue;
+        }
+        let mut patch = Renamed { out: &mut *out, header: true, line: Vec::new() };
+        if !between(dir.path(), [&there(before), &there(after)], (stat, color), &mut patch)? {
+            return Ok(());
+        }
+        patch.end().at("write", "the patch")?;
+    }
+    Ok(())
+}
+
+/// Passes a patch on with the paths that a person knows: not those of our copies.
+struct Renamed<'a> {
+    out: &'a mut dyn Write,
+    header: bool,
+    line: Vec<u8>,
+}
+
+impl Renamed<'_> {
+    fn end(&mut self) -> std::io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&line);
+        self.header &= !text.contains("@@ ");
+        if !self.header {
+            return self.out.write_all(&line);
+        }
+        let ours = [
+            ("a/base/", "a/"),
+            ("b/results/tree/", "b/"),
+            ("b/base/", "b/"),
+            ("a/results/tree/", "a/"),
+        ];
+        let known =
+            ours.iter().fold(text.into_owned(), |text, (ours, known)| text.replace(ours, known));
+        self.out.write_all(known.as_bytes())
+    }
+}
+
+impl Write for Renamed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        for byte in bytes {
+            self.line.push(*byte);
+            if *byte == b'\n' {
+                self.end()?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// Asks a task's supervisor to end it.

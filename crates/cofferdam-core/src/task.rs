@@ -26,6 +26,7 @@ use crate::control::Control;
 use crate::diagnose::Role;
 use crate::error::IoContext;
 use crate::facts::Facts;
+use crate::files::snapshot::BASE;
 use crate::job::{Job, relative_inputs, reopen};
 use crate::limits::{self, InForce};
 use crate::receipt::Receipt;
@@ -637,6 +638,7 @@ fn cwd_exists<S>(job: &Job<'_, S>, cwd: &Path) -> bool {
     let Ok(below) = cwd.strip_prefix(&job.place.top) else { return false };
     let layers = job.facts.stack.iter().flat_map(|stack| &stack.ids);
     below.as_os_str().is_empty()
+        || job.dir.path().join(BASE).join(below).is_dir()
         || layers.into_iter().any(|id| job.dam.layers.tree(id).join(below).is_dir())
 }
 

@@ -67,6 +67,9 @@ impl Format {
 pub enum Command {
     /// Run a command in a context of its own and land what it changed.
     Run(Box<Run>),
+    /// Run a command on a copy of the directory that you stand in, see what it changed, and
+    /// keep that or throw it away.
+    Try(Try),
     /// List tasks.
     #[command(alias = "ls")]
     List(List),
@@ -314,6 +317,23 @@ pub enum Net {
     None,
     /// The host's network.
     Open,
+}
+
+/// Run a command on a copy of the directory that you stand in.
+#[derive(Debug, ClapArgs)]
+pub struct Try {
+    /// The network that the command can reach.
+    #[arg(long, value_enum)]
+    pub net: Option<Net>,
+    /// Keep what it changed without asking, when it succeeds.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Of another directory than the one you stand in, or the repository that it is in.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The command.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
 }
 
 /// List tasks.

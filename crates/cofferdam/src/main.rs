@@ -44,8 +44,8 @@ fn main() -> ExitCode {
     };
     let format = args.format;
     // What a task came to is said by the exit code, whoever hears the rest.
-    use args::Command::{Land, Retry, Run, Undo, Wait};
-    let is_task = matches!(args.command, Run(_) | Undo(_) | Retry(_) | Land(_) | Wait(_));
+    use args::Command::{Land, Retry, Run, Try, Undo, Wait};
+    let is_task = matches!(args.command, Run(_) | Try(_) | Undo(_) | Retry(_) | Land(_) | Wait(_));
     match commands::dispatch(args) {
         Ok(code) => ended(code, is_task),
         Err(error) => {

@@ -14,10 +14,10 @@ use cofferdam_tree::target::patch::{Change, Op, State};
 
 use super::Files;
 use super::snapshot::{BASE, TREE};
-use crate::Error;
 use crate::error::IoContext;
 use crate::facts::ChangeCounts;
 use crate::job::Job;
+use crate::{Error, TaskDir};
 
 /// How many paths are kept by name.
 const NAMED: usize = 100;
@@ -25,8 +25,13 @@ const NAMED: usize = 100;
 /// The steps from the base to the result, directories before what is in them, and what is
 /// removed last.
 pub(super) fn ops(job: &Job<'_, Files>) -> Result<Vec<Op>, Error> {
-    let base = job.dir.path().join(BASE);
-    let tree = job.dir.results().join(TREE);
+    ops_in(&job.dir)
+}
+
+/// As [`ops`], by the directory of the task.
+pub(crate) fn ops_in(dir: &TaskDir) -> Result<Vec<Op>, Error> {
+    let base = dir.path().join(BASE);
+    let tree = dir.results().join(TREE);
     let mut ops = Vec::new();
     below(&tree, Path::new(""), &mut |path| {
         let (old, new) = (state(&base.join(path))?, state(&tree.join(path))?);

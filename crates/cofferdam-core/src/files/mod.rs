@@ -9,7 +9,7 @@
 //! Why not through git: see `docs/design/files.md`.
 
 mod admit;
-mod changes;
+pub(crate) mod changes;
 mod command;
 mod patch;
 mod place;

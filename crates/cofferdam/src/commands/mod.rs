@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod attempt;
 mod demo;
 mod detach;
 mod doctor;
@@ -38,6 +39,7 @@ pub fn dispatch(args: Args) -> Result<ExitCode, Error> {
     match args.command {
         Command::Run(run) => run::run(*run, &here()?, format),
         Command::Undo(args) => undo::undo(&args, format),
+        Command::Try(args) => attempt::attempt(&args, &here()?, format),
         Command::List(list) => list::list(&list, format),
         Command::Report(args) => report::report(&args, format),
         Command::Show(name) => show::show(&name.name, format),

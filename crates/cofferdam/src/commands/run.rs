@@ -8,6 +8,7 @@ use cofferdam_core::config::Config;
 use cofferdam_core::context::FILES_INSIDE;
 use cofferdam_core::files::{Output, PublishCommand};
 use cofferdam_core::input::Input;
+use cofferdam_core::receipt::Receipt;
 use cofferdam_core::report::Reporter;
 use cofferdam_core::request::{Check, Into, Level, Request, SourceRef};
 use cofferdam_core::series::{OfSeries, Overlap};
@@ -27,6 +28,11 @@ pub fn run(args: Run, dir: &Path, format: Format) -> Result<ExitCode, Error> {
     if args.detach {
         return detach::detach(dir, format);
     }
+    Ok(super::conclude(&to_its_end(args, dir, format)?, format))
+}
+
+/// Runs a task to its end, and says nothing of what that is.
+pub fn to_its_end(args: Run, dir: &Path, format: Format) -> Result<Receipt, Error> {
     if args.as_detached {
         detach::leave_session()?;
     }
@@ -55,7 +61,7 @@ pub fn run(args: Run, dir: &Path, format: Format) -> Result<ExitCode, Error> {
         None => task::run_on_files(&mut dam, dir, request, attended, reporter)?,
     };
     drop(renderer);
-    Ok(super::conclude(&receipt, format))
+    Ok(receipt)
 }
 
 fn usage(message: String) -> Error {

@@ -1,5 +1,6 @@
 //! Tasks that work on files instead of a repository.
 
+mod attempt;
 mod background;
 mod command;
 mod crash;
