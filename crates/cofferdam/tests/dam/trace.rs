@@ -1,31 +1,32 @@
 //! A landing under strace: what it does to the repository, and in which order.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 use crate::bed::{Bed, Target};
 
 /// One line of a trace.
-struct Call {
-    pid: String,
-    text: String,
+pub struct Call {
+    pub pid: String,
+    pub text: String,
 }
 
 impl Call {
     /// The name of the failpoint that is visited here.
-    fn failpoint(&self) -> Option<&str> {
+    pub fn failpoint(&self) -> Option<&str> {
         let (_, rest) = self.text.strip_prefix("write(")?.split_once("/failpoints>, \"")?;
         rest.split("\\n").next()
     }
 
     /// Whether it adds, replaces or removes a name, or opens a file to write.
-    fn mutates(&self) -> bool {
+    pub fn mutates(&self) -> bool {
         if self.text.contains(" = -1 E") {
             return false;
         }
         let name = self.text.split('(').next().unwrap_or_default();
         match name {
-            "openat" | "open" | "creat" => {
+            "openat" | "openat2" | "open" | "creat" => {
                 ["O_WRONLY", "O_RDWR", "O_CREAT"].iter().any(|flag| self.text.contains(flag))
             }
             "rename" | "renameat" | "renameat2" | "unlink" | "unlinkat" | "rmdir" | "mkdir"
@@ -36,7 +37,7 @@ impl Call {
 
     /// Whether a path below `dir` is named; a working directory is not, where the
     /// path beside it is absolute.
-    fn names(&self, dir: &str) -> bool {
+    pub fn names(&self, dir: &str) -> bool {
         let mut parts = self.text.split("AT_FDCWD<");
         parts.next().is_some_and(|part| part.contains(dir))
             || parts.any(|part| match part.split_once(">, ") {
@@ -45,8 +46,8 @@ impl Call {
             })
     }
 
-    fn syncs(&self, path: &str) -> bool {
-        let call = self.text.starts_with("fsync(") || self.text.starts_with("fdatasync(");
+    pub fn syncs(&self, path: &str) -> bool {
+        let call = ["fsync(", "fdatasync("].iter().any(|call| self.text.starts_with(call));
         call && self.text.split_once('<').is_some_and(|(_, rest)| {
             rest.split('>').next().is_some_and(|synced| synced.ends_with(path))
         })
@@ -55,18 +56,22 @@ impl Call {
 
 /// The calls of a landing, in order.
 fn trace(bed: &Bed) -> Vec<Call> {
-    let out = bed.world.dir().join("trace");
-    let run = bed.run_command();
+    trace_of(&bed.run_command(), bed.world.dir())
+}
+
+/// The calls of a command that ends well, in order; what it visits is named in them.
+pub fn trace_of(run: &Command, dir: &Path) -> Vec<Call> {
+    let out = dir.join("trace");
     let mut strace = Command::new("strace");
     strace
         .args(["-f", "-y", "-qq", "-s", "200", "-o"])
         .arg(&out)
-        .arg("--trace=rename,renameat,renameat2,unlink,unlinkat,openat,open,creat,fsync,fdatasync,rmdir,mkdir,mkdirat,link,linkat,symlink,symlinkat,write,pwrite64,execve")
+        .arg("--trace=rename,renameat,renameat2,unlink,unlinkat,openat,openat2,open,creat,fsync,fdatasync,syncfs,rmdir,mkdir,mkdirat,link,linkat,symlink,symlinkat,write,pwrite64,execve")
         .arg(run.get_program())
         .args(run.get_args())
-        .current_dir(&bed.world.repo)
+        .current_dir(run.get_current_dir().expect("a directory"))
         .env_clear()
-        .env("COFFERDAM_FAILPOINT_LOG", bed.world.dir().join("failpoints"));
+        .env("COFFERDAM_FAILPOINT_LOG", dir.join("failpoints"));
     for (name, value) in run.get_envs() {
         strace.env(name, value.unwrap_or_default());
     }

@@ -10,7 +10,7 @@ const NEW: &str = "new\n";
 
 /// Outputs of a task: over a file that is there, where nothing is, and both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outputs {
+pub(super) enum Outputs {
     Over,
     New,
     Several,
@@ -22,13 +22,13 @@ enum Outputs {
     Patch,
 }
 
-struct Bed {
-    desk: Desk,
+pub(super) struct Bed {
+    pub(super) desk: Desk,
     outputs: Outputs,
 }
 
 impl Bed {
-    fn new(outputs: Outputs) -> Bed {
+    pub(super) fn new(outputs: Outputs) -> Bed {
         let desk = Desk::new();
         desk.share("over", OLD);
         match outputs {
@@ -48,7 +48,7 @@ impl Bed {
         Bed { desk, outputs }
     }
 
-    fn run(&self) -> std::process::Command {
+    pub(super) fn run(&self) -> std::process::Command {
         if matches!(self.outputs, Outputs::Dir | Outputs::Patch) {
             let dir = self.desk.shared.join("tree").display().to_string();
             let publish = ["--publish", "patch"];
@@ -87,7 +87,7 @@ impl Bed {
     }
 
     /// Every place old, or every place new; and nothing of ours beside them.
-    fn assert_sound(&self) -> String {
+    pub(super) fn assert_sound(&self) -> String {
         let some = |text: &str| Some(text.to_owned());
         let is_tree = matches!(
             self.outputs,

@@ -10,6 +10,7 @@ mod kinds;
 mod line;
 mod report;
 mod series;
+mod trace;
 mod undo;
 mod year;
 
