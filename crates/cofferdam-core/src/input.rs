@@ -24,7 +24,7 @@ use crate::Error;
 use crate::error::IoContext;
 
 /// What begins a database of SQLite's (fileformat2.html, section 1.3).
-const SQLITE: &[u8] = b"SQLite format 3\0";
+pub(crate) const SQLITE: &[u8; 16] = b"SQLite format 3\0";
 /// How often a database that is written meanwhile is copied again.
 const TRIES: u32 = 20;
 /// A directory with more entries is no input: its fingerprint would take too long.

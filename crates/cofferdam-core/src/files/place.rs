@@ -10,6 +10,7 @@
 //! [`super::patch`].
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,7 @@ use serde_with::As;
 use super::{Output, OutputFact};
 use crate::Error;
 use crate::error::IoContext;
+use crate::input::SQLITE;
 
 /// How an output becomes what it becomes.
 #[derive(
@@ -166,8 +168,26 @@ impl Place {
         }
     }
 
+    /// Refuses a database of SQLite's that is in use, or was left so: what is in its log
+    /// would be applied to whatever replaces it.
+    fn refuse_open_database(&self) -> Result<(), TargetError> {
+        let Place::File(file) = self else { return Ok(()) };
+        let has_log = ["-wal", "-journal"].iter().any(|ending| {
+            let mut name = file.path().as_os_str().to_owned();
+            name.push(ending);
+            std::fs::metadata(name).is_ok_and(|meta| meta.len() > 0)
+        });
+        if has_log && is_database(file.path()).unwrap_or(true) {
+            let found = "a database in use: its log lies beside it, and nothing can replace it \
+                         until whoever has it open has closed it";
+            return Err(TargetError::Unsuitable { path: file.path().to_owned(), found });
+        }
+        Ok(())
+    }
+
     /// What is there now.
     pub(super) fn look(&self, go_on: GoOn<'_>) -> Result<Option<Content>, TargetError> {
+        self.refuse_open_database()?;
         Ok(match self {
             Place::File(file) => {
                 let seen = file.look(&mut of_bytes(go_on))?;
@@ -196,6 +216,7 @@ impl Place {
     ) -> Result<Option<Staged>, Error> {
         let name = OsStr::new(temp);
         self.unstage(temp)?;
+        self.refuse_open_database()?;
         let (old, new) = match (self, output.mode) {
             (Place::File(file), Mode::Append) => {
                 let records = open(made.path)?;
@@ -258,6 +279,12 @@ impl Place {
     }
 }
 
+fn is_database(path: &Path) -> std::io::Result<bool> {
+    let mut begin = [0; SQLITE.len()];
+    std::fs::File::open(path)?.read_exact(&mut begin)?;
+    Ok(begin == *SQLITE)
+}
+
 fn open(path: &Path) -> Result<std::fs::File, Error> {
     std::fs::File::open(path).at("open the result", path)
 }
@@ -277,7 +304,9 @@ impl Staged {
     /// is the commit point.
     pub(super) fn commit(&self) -> Result<(), TargetError> {
         let temp = OsStr::new(&self.temp);
-        match (self.is_there()?, &self.old, &self.new) {
+        let place = self.is_there()?;
+        place.refuse_open_database()?;
+        match (place, &self.old, &self.new) {
             (Place::File(file), old, _) => file.commit(temp, old.as_ref().and_then(Content::file)),
             (Place::Tree(tree), old, Content::Tree(new)) => {
                 tree.commit(temp, old.as_ref().and_then(Content::tree), new)

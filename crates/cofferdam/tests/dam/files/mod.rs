@@ -4,6 +4,7 @@ mod attempt;
 mod background;
 mod command;
 mod crash;
+mod database;
 mod dir;
 mod each;
 mod kinds;
