@@ -105,6 +105,7 @@ pub(crate) fn admit<'a>(
         return Err(Error::usage(message, None));
     }
     limit(dam, &mut request, &asked);
+    request.lessons = request.lessons.or_else(|| asked.lessons.clone());
     let top = found.repo.worktree.as_deref().unwrap_or(&found.repo.common_dir);
     give(&dam.own.asks, &mut request, top, reporter)?;
     if trust::is_trusted(&found.repo, &asked.asks)? {

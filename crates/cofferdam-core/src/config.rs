@@ -91,6 +91,8 @@ pub struct Config {
     pub output: Option<u64>,
     /// `[land] protect`: patterns of paths that a task may not change.
     pub protect: Vec<String>,
+    /// `[lessons] file`: what lessons are added to, relative to the top of the repository.
+    pub lessons: Option<String>,
     /// `[network] task = "none"`, said and not left out.
     pub offline: bool,
     /// What it asks of the host.
@@ -183,6 +185,7 @@ impl Config {
         self.into = self.into.or_else(|| own.into.clone());
         self.timeout = self.timeout.or(own.timeout);
         self.checks.extend(own.checks.iter().cloned());
+        self.lessons = self.lessons.or_else(|| own.lessons.clone());
         self.protect.extend(own.protect.iter().cloned());
         self
     }
@@ -193,7 +196,7 @@ impl Config {
     /// What is wrong, in words.
     pub fn parse(text: &str, whose: Whose) -> Result<Config, String> {
         let table: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-        let mut keys = vec!["version", "task", "check", "land", "limits", "network"];
+        let mut keys = vec!["version", "task", "check", "land", "limits", "network", "lessons"];
         if whose == Whose::Person {
             keys.extend(["state_dir", "settle"]);
         }
@@ -273,6 +276,12 @@ impl Config {
                     return Err(format!("`network.task` is `{other}`; it can be `none` or `open`"));
                 }
             }
+        }
+        if let Some(lessons) = table.get("lessons") {
+            let lessons = lessons.as_table().ok_or("`lessons` must be a table, `[lessons]`")?;
+            known(lessons, "lessons.", &["file"])?;
+            let file = text_of(lessons, "lessons.", "file")?;
+            config.lessons = file.map(|file| lessons_file(file)).transpose()?;
         }
         if let Some(settle) = table.get("settle") {
             let settle = settle.as_table().ok_or("`settle` must be a table, `[settle]`")?;
@@ -415,6 +424,20 @@ fn patterns_of(table: &Table, prefix: &str, key: &str) -> Result<Vec<String>, St
         }
     }
     Ok(patterns)
+}
+
+/// The file of lessons, as a person names it.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn lessons_file(text: &str) -> Result<String, String> {
+    let path = Path::new(text);
+    let plain = |part| matches!(part, std::path::Component::Normal(_)) && !is_git_dir(part);
+    if text.is_empty() || !path.components().all(plain) || path == Path::new(FILE) {
+        return Err(format!("`{text}` can't be the file of lessons: a path in the repository can"));
+    }
+    let clean: std::path::PathBuf = path.components().collect();
+    Ok(clean.to_string_lossy().into_owned())
 }
 
 fn duration_of(table: &Table, prefix: &str, key: &str) -> Result<Option<Duration>, String> {

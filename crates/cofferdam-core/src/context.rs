@@ -28,7 +28,7 @@ use crate::admit::is_git_dir;
 use crate::error::IoContext;
 use crate::input::{Input, InputReport, Kind};
 use crate::tools::{INPUT, ToolDir, Tools};
-use crate::{Dam, Error};
+use crate::{Dam, Error, lessons};
 
 /// Where a context that is about no repository has its files: nothing else of the host's
 /// or of a person's is ever there, wherever the caller is.
@@ -260,6 +260,9 @@ pub struct Told {
     pub task: String,
     /// Which attempt this is, counted from 1.
     pub attempt: u32,
+    /// Where it can say what is to be remembered, as it sees it; when nothing is said, beside
+    /// the message.
+    pub lessons: Option<PathBuf>,
     /// What a check said about the attempt before.
     pub feedback: Option<Vec<u8>>,
     /// Content of the `DAM_CONTEXT` file.
@@ -274,6 +277,8 @@ impl Told {
         set("DAM_TASK", self.task.clone().into());
         set("DAM_ATTEMPT", self.attempt.max(1).to_string().into());
         set("DAM_MESSAGE", dir.join("out/message").into());
+        let beside = || dir.join("out").join(lessons::FILE);
+        set("DAM_LESSONS", self.lessons.clone().unwrap_or_else(beside).into());
         if self.feedback.is_some() {
             set("DAM_FEEDBACK", dir.join("feedback").into());
         }

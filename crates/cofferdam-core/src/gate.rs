@@ -288,6 +288,7 @@ fn run_once<S: Source>(
     let told = Told {
         task: job.id.to_string(),
         attempt: job.facts.attempt,
+        lessons: job.lessons_inside(),
         feedback: None,
         context: serde_json::json!({
             "version": 1,

@@ -14,13 +14,14 @@ use crate::control::Control;
 use crate::diagnose::Diagnosis;
 use crate::error::IoContext;
 use crate::facts::Facts;
+use crate::files::Output;
 use crate::files::snapshot::BASE;
 use crate::receipt::Receipt;
 use crate::repo::Repo;
 use crate::report::{Event, Reporter};
 use crate::request::{Request, SourceRef};
 use crate::source::Source;
-use crate::{Dam, Error, TaskDir, state_dir};
+use crate::{Dam, Error, TaskDir, lessons, state_dir};
 
 /// How many things that were left out are told at once.
 const LEFT_OUT_TOLD: usize = 5;
@@ -184,6 +185,13 @@ impl<S> Job<'_, S> {
         self.dam.ledger.transition(&self.id, self.state, to, change, Durability::Normal)?;
         self.state = to;
         Ok(())
+    }
+
+    /// Where a command finds the file of its lessons, when they are one of its outputs.
+    pub(crate) fn lessons_inside(&self) -> Option<PathBuf> {
+        let is_one = |output: &Output| output.from == Path::new(lessons::FILE);
+        let has_one = self.request.outputs.iter().any(is_one);
+        has_one.then(|| self.place.top.join(lessons::FILE))
     }
 
     /// The copy of the directory that it is about, as contexts are told.

@@ -33,7 +33,7 @@ use crate::once::patiently;
 use crate::report::{Event, Meter};
 use crate::request::Check;
 use crate::target::{Change, Journal, PublishError, Recovery, TargetRef};
-use crate::{Error, input, judge_files};
+use crate::{Error, input, judge_files, lessons};
 
 /// Why a change waits that nothing was to be verified with.
 pub const NO_CHECK_GIVEN: &str =
@@ -209,7 +209,13 @@ fn candidate(job: &mut Job<'_>) -> Result<Option<(Candidate, Vec<Check>, JudgeFi
     );
     std::fs::remove_dir_all(&scratch).at("remove", &scratch)?;
     let tree = match merged? {
-        Merged::Clean(tree) => tree,
+        Merged::Clean(tree) => match lessons::added(job, &mut objects, tree)? {
+            Ok(tree) => tree,
+            Err(why) => {
+                job.end(State::Conflicted, &why)?;
+                return Ok(None);
+            }
+        },
         Merged::Conflict(paths) => {
             let why = conflict(job, &base_tree, paths)?;
             job.end(State::Conflicted, &why)?;

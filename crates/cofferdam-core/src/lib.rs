@@ -36,6 +36,7 @@ pub mod input;
 mod job;
 mod judge_files;
 pub mod land;
+mod lessons;
 pub mod limits;
 mod log;
 mod look;

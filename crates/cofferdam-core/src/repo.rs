@@ -22,11 +22,12 @@ use crate::error::IoContext;
 use crate::facts::{ChangeCounts, Facts};
 use crate::gate::Candidate;
 use crate::job::Job;
+use crate::lessons::Lessons;
 use crate::look::beside_a_look;
 use crate::report::{Event, Meter};
 use crate::source::{Prepared, Source, TakenOut};
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, harvest, land};
+use crate::{Dam, Error, boundary, harvest, land, lessons};
 
 /// So many packs of a store become one while a person waits.
 const PACKS: usize = 64;
@@ -95,7 +96,13 @@ impl Source for Repo {
     }
 
     fn take_out(job: &mut Job<'_>, context: &Context) -> Result<TakenOut, Error> {
-        if boundary::of_level(job.request.level).is_untouched(context) {
+        let has_lessons = match lessons::take(job, context)? {
+            Lessons::None => false,
+            Lessons::Some => true,
+            Lessons::Wrong(why) => return Ok(TakenOut::End(State::Failed, why)),
+        };
+        let untouched = boundary::of_level(job.request.level).is_untouched(context);
+        if untouched && !has_lessons {
             return Ok(TakenOut::End(State::Empty, "nothing changed".into()));
         }
         job.facts.message = Some(message(job, context));
@@ -103,6 +110,16 @@ impl Source for Repo {
         let collected = harvest::take(job, context, &text)?;
         job.tell_left_out(collected.left_out);
         let Some(changes) = collected.change else {
+            if has_lessons && !collected.aside {
+                // Nothing but what was learned: that is added when it lands.
+                let base = Facts::need("base", job.facts.base.as_ref())?;
+                let tree = Facts::need("base's tree", job.facts.base_tree.as_ref())?;
+                let commit = merge::commit(&job.source.store, tree, base, &text)?;
+                let reference = format!("refs/dam/{}", job.id);
+                job.source.store.git().args(["update-ref", &reference, commit.as_str()]).run()?;
+                (job.facts.change, job.facts.change_tree) = (Some(commit), Some(tree.clone()));
+                return Ok(TakenOut::Result);
+            }
             return Ok(if collected.aside {
                 let why = "nothing changed on disk, but its git has work that is not there: ";
                 TakenOut::End(State::Failed, format!("{why}{}", job.facts.left_out.join("; ")))

@@ -173,6 +173,9 @@ pub struct Request {
     /// Most of the command's output that is kept, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<u64>,
+    /// The file of the repository that lessons are added to, relative to its top.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lessons: Option<String>,
     /// How often the command runs in its context while a check rejects what it did.
     #[serde(default = "once")]
     pub attempts: u32,

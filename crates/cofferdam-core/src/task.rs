@@ -610,6 +610,7 @@ pub(crate) fn told<S>(
     Told {
         task: job.id.to_string(),
         attempt: job.facts.attempt,
+        lessons: job.lessons_inside(),
         feedback,
         context: serde_json::json!({
             "version": 1,

@@ -162,6 +162,29 @@ pub fn undone(
     Ok(TreeId(tree?))
 }
 
+/// `tree`, but with a file of this content and mode at a path. `scratch` is an existing
+/// directory of ours.
+///
+/// # Errors
+/// [`GitError`].
+pub fn with_file(
+    store: &Store,
+    tree: &TreeId,
+    (path, mode): (&str, u32),
+    content: Vec<u8>,
+    scratch: &Path,
+) -> Result<TreeId, GitError> {
+    let index = scratch.join("with-file-index");
+    let git = || store.git().env("GIT_INDEX_FILE", &index);
+    let blob = git().args(["hash-object", "-w", "--stdin", "--no-filters"]).input(content).oid()?;
+    git().args(["read-tree", tree.as_str()]).run()?;
+    let line = format!("{mode:o} {blob}\t{path}\0");
+    git().args(["update-index", "-z", "--index-info"]).input(line).run()?;
+    let tree = git().args(["write-tree"]).oid();
+    std::fs::remove_file(&index).at("remove", &index)?;
+    Ok(TreeId(tree?))
+}
+
 /// A commit that only gives a merge its base: by nobody, at no time.
 fn bare_commit(store: &Store, tree: &TreeId, parent: &CommitId) -> Result<Oid, GitError> {
     let text =

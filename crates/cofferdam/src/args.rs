@@ -160,6 +160,11 @@ pub struct Run {
         conflicts_with = "read_only"
     )]
     pub appends: Vec<OsString>,
+    /// The file that records go to which the command writes to `$DAM_LESSONS`, JSON objects
+    /// with an `id`, a line each: one of the repository, whose lessons are in the commit that
+    /// lands; with `--scratch` one of the host's.
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    pub lessons: Option<PathBuf>,
     /// How the result lands. `command:CMD`: a command of the host's, run once when all
     /// checks have passed, gets the files that its words name; it is not run by a shell.
     /// `patch`: of the directory of `--dir` only what was changed is changed, path by path.

@@ -33,11 +33,12 @@ use sha2::{Digest, Sha256};
 use crate::context::{self, Context};
 use crate::error::IoContext;
 use crate::facts::{ChangeCounts, Facts};
+use crate::input::clean;
 use crate::job::Job;
 use crate::report::Meter;
 use crate::request::SourceRef;
 use crate::source::{Prepared, Source, TakenOut};
-use crate::{Dam, Error, boundary, limits};
+use crate::{Dam, Error, boundary, lessons, limits};
 
 pub(crate) use admit::admit;
 pub use command::PublishCommand;
@@ -74,6 +75,12 @@ impl Output {
     pub fn of_dir(dir: &Path, is_patch: bool) -> Output {
         let mode = if is_patch { Mode::Patch } else { Mode::Tree };
         Output { from: PathBuf::new(), to: dir.to_owned(), mode }
+    }
+
+    /// The lessons of a task, which are added to a file of the host's.
+    #[must_use]
+    pub fn of_lessons(file: &Path, dir: &Path) -> Output {
+        Output { from: lessons::FILE.into(), to: clean(&dir.join(file)), mode: Mode::Append }
     }
 
     /// Records that are to be added to a file of them.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-use cofferdam_core::config::Config;
+use cofferdam_core::config::{Config, lessons_file};
 use cofferdam_core::context::FILES_INSIDE;
 use cofferdam_core::files::{Output, PublishCommand};
 use cofferdam_core::input::Input;
@@ -94,6 +94,11 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
     if args.publish.is_some() && !is_patch && !args.scratch {
         return Err(usage("`--publish command:CMD` is for `--scratch`".into()));
     }
+    let (lessons, outside) = match args.lessons {
+        Some(file) if args.scratch => (None, Some(file)),
+        Some(file) => (Some(lessons(&file)?), None),
+        None => (None, None),
+    };
     let top = args.scratch.then(|| Path::new(FILES_INSIDE));
     Ok(Request {
         argv: args.command,
@@ -107,6 +112,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
             .map(|dir| Ok(Output::of_dir(dir, is_patch)))
             .chain(args.outputs.iter().map(|output| Output::parse(output, dir)))
             .chain(args.appends.iter().map(|output| Output::parse_append(output, dir)))
+            .chain(outside.iter().map(|file| Ok(Output::of_lessons(file, dir))))
             .collect::<Result<_, _>>()?,
         publish: args
             .publish
@@ -139,6 +145,7 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         limits: Limits { memory: args.memory, cpus: args.cpus, pids: args.pids, disk: args.disk },
         require: args.require,
         output: args.log_size,
+        lessons,
         attempts: args.attempts,
         allow_check_changes: args.allow_check_changes,
         keep: args.keep,
@@ -156,6 +163,11 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         }),
         wait: !args.no_wait,
     })
+}
+
+fn lessons(file: &Path) -> Result<String, Error> {
+    let text = file.to_str().ok_or_else(|| usage("`--lessons`: it is not UTF-8".into()))?;
+    lessons_file(text).map_err(|why| usage(format!("`--lessons`: {why}")))
 }
 
 /// The directory that a task is about.

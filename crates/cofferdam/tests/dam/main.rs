@@ -18,6 +18,7 @@ mod harvest;
 mod inputs;
 mod isolation;
 mod judge;
+mod lessons;
 mod limits;
 mod line;
 mod locks;
