@@ -107,12 +107,17 @@ pub(crate) fn prepare(
     path: &Path,
     may_be_new: impl FnOnce() -> bool,
 ) -> Result<(), Fault> {
-    match version(connection)? {
-        VERSION => Ok(()),
-        0 if !may_be_new() => {
+    let mut found = version(connection)?;
+    if found == 0 && !may_be_new() {
+        // Who was faster has made the tables before there was a task.
+        found = version(connection)?;
+        if found == 0 {
             let what = "it is empty, though there are tasks".to_owned();
-            Err(LedgerError::NotALedger { path: path.to_owned(), what }.into())
+            return Err(LedgerError::NotALedger { path: path.to_owned(), what }.into());
         }
+    }
+    match found {
+        VERSION => Ok(()),
         0 => create(connection, path),
         1..VERSION => bring_up(connection, path),
         found => Err(unknown(found, path).into()),

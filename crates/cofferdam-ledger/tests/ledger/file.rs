@@ -162,3 +162,16 @@ fn a_checkpoint_waits_for_nobody() {
     writer.execute_batch("ROLLBACK").unwrap();
     assert!(ledger.checkpoint().unwrap());
 }
+
+#[test]
+fn two_that_open_a_new_one_at_once_are_in_no_ones_way() {
+    let (_dir, path) = place();
+    std::fs::write(&path, "").unwrap();
+    // Between the first look of this one and its second, another is done and has a task.
+    let faster = || {
+        task_in(&mut Ledger::open(&path).unwrap(), "aaaaaaaa", State::Queued);
+        true
+    };
+    let ledger = Ledger::open_unless_lost(&path, faster).unwrap();
+    assert_eq!(ledger.tasks(Filter::default()).unwrap().len(), 1);
+}
