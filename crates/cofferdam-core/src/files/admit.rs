@@ -84,6 +84,13 @@ pub(crate) fn admit<'a>(
     };
     place.outputs = request.outputs.iter().map(|output| place.top.join(&output.from)).collect();
     check(dam, &place, &request)?;
+    let of_state = |path: &Path| {
+        let message = format!("`{}` lies in the state directory", path.display());
+        Err(Error::usage(message, None))
+    };
+    if let Some(output) = request.outputs.iter().find(|output| output.to.starts_with(dam.dir())) {
+        return of_state(&output.to);
+    }
     let mut outputs = Vec::new();
     let mut meter = Meter::begin(reporter, "looking at what is there");
     for output in &request.outputs {
@@ -101,8 +108,7 @@ pub(crate) fn admit<'a>(
             return Err(Error::usage(message, None));
         }
         if output.place.starts_with(dam.dir()) {
-            let message = format!("`{}` lies in the state directory", output.place.display());
-            return Err(Error::usage(message, None));
+            return of_state(&output.place);
         }
     }
     let id = fresh_id()?;

@@ -17,6 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use cofferdam_ledger::State;
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
 use cofferdam_tree::target::tree::{Keep, Owners, TreeError, copy_tree};
 use cofferdam_tree::{TextOrBytes, Totals, TreeFingerprint, WalkError};
@@ -117,9 +118,15 @@ pub(super) fn take_out(job: &mut Job<'_, Files>, context: &Context) -> Result<Ta
     context.give(&results)?;
     let mut meter = Meter::begin(job.reporter, "taking the directory out");
     if let Err(why) = merge(context, &results, &mut meter)? {
-        return Ok(TakenOut::End(cofferdam_ledger::State::Failed, why));
+        return Ok(TakenOut::End(State::Failed, why));
     }
-    let result = fingerprint(&results.join(TREE), &mut meter)?;
+    let result = match fingerprint(&results.join(TREE), &mut meter) {
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            let why = format!("it can't be taken out, because its owner may not read it: {source}");
+            return Ok(TakenOut::End(State::Failed, why));
+        }
+        result => result?,
+    };
     for output in &mut job.facts.outputs {
         output.result = Some(Content::Tree(result.clone()));
     }
