@@ -10,6 +10,7 @@ use cofferdam_sandbox::process::boot_id;
 use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
 use cofferdam_tree::Lock;
 
+use crate::boundary::Boundary;
 use crate::config::{Asks, Config, FILE, expanded};
 use crate::context::Place;
 use crate::control::Control;
@@ -117,12 +118,7 @@ pub(crate) fn admit<'a>(
         request.network = Network::None;
     }
     let boundary = boundary::of_level(request.level);
-    boundary.admit(&request)?;
-    if request.require.iter().any(|wanted| wanted == LANDLOCK)
-        && (landlock_abi() == 0 || request.wall == Wall::Nested)
-    {
-        return Err(Error::NoLandlock);
-    }
+    can_stand(boundary, &request)?;
     // The base is the target's tip, which need not be what is checked out.
     if request.base.is_none() && tip != found.commit {
         found.tree = store.tree_of(&tip)?;
@@ -130,10 +126,7 @@ pub(crate) fn admit<'a>(
     }
     refuse_replaced(&found.repo, &config, &[&tip.0, &found.commit.0, &found.tree.0])?;
     let owner_of = found.repo.worktree.clone().unwrap_or_else(|| found.repo.common_dir.clone());
-    let ids = Ids::for_task(&owner_of).at("look at", &owner_of)?;
-    if request.wall == Wall::Nested {
-        refuse_delegated(ids).map_err(Error::Isolation)?;
-    }
+    let ids = ids_of(&owner_of, &request)?;
     let modules = dam.modules(&found.repo, &store, &found.tree)?;
     let place = Place::new(dam, &found.repo, &config, &store, modules, ids)?;
     let excludes = gitdir::excludes(&found.repo, &config)?;
@@ -245,6 +238,26 @@ pub(crate) fn reserve(
         }
     };
     Ok(Reserved::Own(Box::new(Own { request, task, facts, dir: task_dir, lock })))
+}
+
+/// Refuses what a request wants and its boundary, or the second wall, can't keep.
+pub(crate) fn can_stand(boundary: &dyn Boundary, request: &Request) -> Result<(), Error> {
+    boundary.admit(request)?;
+    if request.require.iter().any(|wanted| wanted == LANDLOCK)
+        && (landlock_abi() == 0 || request.wall == Wall::Nested)
+    {
+        return Err(Error::NoLandlock);
+    }
+    Ok(())
+}
+
+/// As whom a task runs that is about what lies at a path.
+pub(crate) fn ids_of(path: &Path, request: &Request) -> Result<Ids, Error> {
+    let ids = Ids::for_task(path).at("look at", path)?;
+    if request.wall == Wall::Nested {
+        refuse_delegated(ids).map_err(Error::Isolation)?;
+    }
+    Ok(ids)
 }
 
 /// Gives a request the limits that hold for it, where `asked` is what its repository says.

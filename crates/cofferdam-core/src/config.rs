@@ -281,7 +281,7 @@ impl Config {
             let lessons = lessons.as_table().ok_or("`lessons` must be a table, `[lessons]`")?;
             known(lessons, "lessons.", &["file"])?;
             let file = text_of(lessons, "lessons.", "file")?;
-            config.lessons = file.map(|file| lessons_file(file)).transpose()?;
+            config.lessons = file.map(lessons_file).transpose()?;
         }
         if let Some(settle) = table.get("settle") {
             let settle = settle.as_table().ok_or("`settle` must be a table, `[settle]`")?;

@@ -88,24 +88,28 @@ pub(crate) fn start(context: &Context, from: From, rules: &Rules) -> Result<Help
         upper,
         rules: rules.clone(),
     };
-    let job =
-        serde_json::to_vec(&job).map_err(std::io::Error::other).at("describe", &context.dir)?;
+    let mut child = spawn("dam-harvest", ARGUMENT, &job)?;
+    let frames = child.stdout.take().expect("piped");
+    Ok(Helper { child, frames })
+}
+
+/// Starts this binary again as a helper that reads what to do from its input, with an empty
+/// environment.
+pub(crate) fn spawn(name: &str, argument: &str, job: &impl Serialize) -> Result<Child, Error> {
+    let job = serde_json::to_vec(job).map_err(std::io::Error::other).at("describe", name)?;
     let mut child = std::process::Command::new("/proc/self/exe")
-        .arg0("dam-harvest")
-        .arg(ARGUMENT)
+        .arg0(name)
+        .arg(argument)
         .env_clear()
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .at("start", "the harvest helper")?;
-    let mut stdin = child.stdin.take().expect("piped");
+        .at("start", name)?;
     // A helper that died says so when it is waited for.
-    let _ = stdin.write_all(&job);
-    drop(stdin);
-    let frames = child.stdout.take().expect("piped");
-    Ok(Helper { child, frames })
+    let _ = child.stdin.take().expect("piped").write_all(&job);
+    Ok(child)
 }
 
 /// Takes the change set out of a context whose last process is gone.

@@ -4,18 +4,19 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use cofferdam_sandbox::Network;
 use cofferdam_sandbox::process::boot_id;
-use cofferdam_sandbox::{Ids, Network, Wall, landlock_abi, refuse_delegated};
 
 use super::{Files, Mode, Output, OutputFact, place as opened};
-use crate::admit::{Admitted, Reserved, default_name, fresh_id, give, limit, reserve};
+use crate::admit::{
+    Admitted, Reserved, can_stand, default_name, fresh_id, give, ids_of, limit, reserve,
+};
 use crate::config::{Asks, Config};
 use crate::context::Place;
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::input::clean;
-use crate::limits::LANDLOCK;
 use crate::report::{Meter, Reporter};
 use crate::request::{Level, Request, SourceRef};
 use crate::{Dam, Error, boundary};
@@ -63,21 +64,13 @@ pub(crate) fn admit<'a>(
         request.network = Network::None;
     }
     let boundary = boundary::of_level(request.level);
-    boundary.admit(&request)?;
-    if request.require.iter().any(|wanted| wanted == LANDLOCK)
-        && (landlock_abi() == 0 || request.wall == Wall::Nested)
-    {
-        return Err(Error::NoLandlock);
-    }
+    can_stand(boundary, &request)?;
     let source = match &request.source {
         SourceRef::Dir(dir) => Some(dir.clone()),
         _ => None,
     };
     let owner_of = source.as_deref().unwrap_or(dam.dir());
-    let ids = Ids::for_task(owner_of).at("look at", owner_of)?;
-    if request.wall == Wall::Nested {
-        refuse_delegated(ids).map_err(Error::Isolation)?;
-    }
+    let ids = ids_of(owner_of, &request)?;
     let mut place = match &source {
         Some(dir) => Place::of_dir(dam, dir, ids)?,
         None => Place::of_files(dam, ids)?,

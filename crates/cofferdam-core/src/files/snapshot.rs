@@ -13,9 +13,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use cofferdam_ledger::State;
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
@@ -31,7 +29,7 @@ use crate::error::IoContext;
 use crate::job::Job;
 use crate::report::Meter;
 use crate::source::TakenOut;
-use crate::{Error, TaskDir};
+use crate::{Error, TaskDir, harvest};
 
 /// The first argument that makes a binary call [`main`].
 pub const ARGUMENT: &str = "__merge";
@@ -164,20 +162,7 @@ fn merge(
         layers: std::iter::once(upper).chain(lower).collect(),
         results: results.display().to_string(),
     };
-    let text =
-        serde_json::to_vec(&merging).map_err(std::io::Error::other).at("describe", &context.dir)?;
-    let mut child = std::process::Command::new("/proc/self/exe")
-        .arg0("dam-merge")
-        .arg(ARGUMENT)
-        .env_clear()
-        .process_group(0)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .at("start", "the merge helper")?;
-    // A helper that died says so when it is waited for.
-    let _ = child.stdin.take().expect("piped").write_all(&text);
+    let mut child = harvest::spawn("dam-merge", ARGUMENT, &merging)?;
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     for line in lines.map_while(Result::ok) {
         meter.at(line.parse().unwrap_or(0), 0);

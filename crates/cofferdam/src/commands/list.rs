@@ -1,7 +1,7 @@
 //! `dam list`.
 
 use cofferdam_core::receipt::Receipt;
-use cofferdam_core::{Error, ExitCode, query, series};
+use cofferdam_core::{Error, ExitCode, State, query, series};
 
 use crate::args::{Format, List};
 use crate::{output, table};
@@ -33,6 +33,9 @@ pub fn table(receipts: &[Receipt]) -> String {
                 Some(commit) => {
                     let target = receipt.target.as_deref().unwrap_or_default();
                     format!("{target} at {}", &commit[..9.min(commit.len())])
+                }
+                None if receipt.state() == Some(State::Landed) => {
+                    receipt.target.clone().unwrap_or_default()
                 }
                 None => receipt.command.clone(),
             });

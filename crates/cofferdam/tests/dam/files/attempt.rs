@@ -1,7 +1,5 @@
 //! `dam try`: a command on a copy of where one stands.
 
-use std::process::Stdio;
-
 use super::Desk;
 use crate::support::{Done, World};
 
@@ -57,26 +55,8 @@ fn a_person_at_a_terminal_is_asked() {
     for (answer, wanted) in [("n", "old\n"), ("y", "new\n")] {
         let desk = Desk::new();
         desk.put("a.txt", "old\n");
-        let program = "
-import os, pty, sys
-status = pty.spawn(sys.argv[1:], lambda fd: os.read(fd, 1024))
-sys.exit(os.waitstatus_to_exitcode(status))
-";
-        let mut command = desk.world.command("python3");
-        command.current_dir(&desk.here).args(["-c", program]).arg(crate::support::dam_binary());
-        command.args(["try", "--", "sh", "-c", "echo new > a.txt"]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("python3");
-        let mut stdin = child.stdin.take().expect("piped");
-        for key in format!("{answer}\r").bytes() {
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            std::io::Write::write_all(&mut stdin, &[key]).expect("write");
-        }
-        let done = Done::from(child.wait_with_output().expect("python3"));
+        let args = ["try", "--", "sh", "-c", "echo new > a.txt"];
+        let done = desk.at_a_terminal(&args, &format!("{answer}\r"));
         done.expect_code(0);
         assert!(done.stdout.contains("keep it?"), "{}", done.stdout);
         assert_eq!(std::fs::read_to_string(desk.here.join("a.txt")).expect("read"), wanted);

@@ -16,9 +16,11 @@ mod undo;
 mod year;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::bed::walk;
 use crate::support::{Done, World, dam_binary};
@@ -85,6 +87,25 @@ impl Desk {
 
     fn dam(&self, args: &[&str]) -> Done {
         Done::from(self.dam_command(args).output().expect("dam"))
+    }
+
+    /// Runs `dam` at a terminal of its own, where a person types `keys`, as slowly as one.
+    fn at_a_terminal(&self, args: &[&str], keys: &str) -> Done {
+        let program = "
+import os, pty, sys
+status = pty.spawn(sys.argv[1:], lambda fd: os.read(fd, 1024))
+sys.exit(os.waitstatus_to_exitcode(status))
+";
+        let mut command = self.world.command("python3");
+        command.current_dir(&self.here).args(["-c", program]).arg(dam_binary()).args(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("python3");
+        let mut stdin = child.stdin.take().expect("piped");
+        for key in keys.bytes() {
+            std::thread::sleep(Duration::from_millis(100));
+            stdin.write_all(&[key]).expect("write");
+        }
+        Done::from(child.wait_with_output().expect("python3"))
     }
 
     /// All that is in a directory, by path: mode, owner and content.
