@@ -18,7 +18,9 @@ use cofferdam_tree::target::append::Records;
 use cofferdam_tree::target::file::{Content as FileContent, Seen};
 use cofferdam_tree::target::tree::{Keep, Owners, Tree, Way};
 use cofferdam_tree::target::{Recovered, TargetError};
-use cofferdam_tree::{FileTarget, Fingerprint, TextOrBytes, Totals, TreeFingerprint, TreeTarget};
+use cofferdam_tree::{
+    FileTarget, Fingerprint, TextOrBytes, Totals, TreeFingerprint, TreeTarget, random_name,
+};
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 
@@ -132,7 +134,11 @@ impl Place {
     /// The place of an output that was just asked for.
     pub(super) fn open(output: &Output) -> Result<Place, TargetError> {
         Ok(match output.mode {
-            Mode::File | Mode::Append => Place::File(FileTarget::open(&output.to)?),
+            Mode::File | Mode::Append => {
+                let file = FileTarget::open(&output.to)?;
+                probe(file.path())?;
+                Place::File(file)
+            }
             Mode::Tree | Mode::Patch => Place::Tree(TreeTarget::open(&output.to)?),
         })
     }
@@ -277,6 +283,26 @@ impl Place {
             Place::Tree(tree) => tree.unstage(OsStr::new(temp)),
         }
     }
+}
+
+/// Makes a file beside a place and removes it: what a landing will have to do, hours later.
+fn probe(place: &Path) -> Result<(), TargetError> {
+    const STEP: &str = "make a file beside";
+    let failed = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            TargetError::NotHere {
+                step: STEP,
+                path: place.to_owned(),
+                why: "its directory can't be written by you, and a file is replaced from there",
+                instead: "a directory that you can write, or `--publish command:CMD`, can have it",
+            }
+        }
+        _ => TargetError::Io { step: STEP, path: place.to_owned(), source },
+    };
+    let name = random_name(12).map_err(failed)?;
+    let beside = place.with_file_name(format!(".dam-probe-{name}"));
+    std::fs::File::create_new(&beside).map_err(failed)?;
+    std::fs::remove_file(&beside).map_err(failed)
 }
 
 fn is_database(path: &Path) -> std::io::Result<bool> {

@@ -408,3 +408,80 @@ fn steps_that_can_take_long_are_told() {
     assert!(done.stdout.contains("checking"), "{}", done.stdout);
     assert!(!done.stdout.contains("harvesting"), "{}", done.stdout);
 }
+
+/// Most that publishing over files may take, in KiB.
+const FILES: u64 = 50 << 10;
+
+fn published(world: &World, args: &[&str]) -> Done {
+    let mut command = world.dam_command(args);
+    command.current_dir(world.dir());
+    let (done, peaks) = watched(&mut command);
+    assert!(peaks.values().all(|peak| *peak <= FILES), "{peaks:?} KiB");
+    done
+}
+
+/// A directory with so many files, a hundred in each of its own.
+fn many(world: &World, files: u32) {
+    let script = format!(
+        "mkdir many; cd many; for d in $(seq {}); do mkdir $d; \
+         for f in $(seq 100); do echo $d $f > $d/$f; done; done",
+        files / 100
+    );
+    world.sh_in(world.dir(), &script);
+}
+
+fn replaced(files: u32) {
+    let world = World::empty();
+    many(&world, files);
+    let script = "echo new > 3/3; rm 4/4";
+    published(&world, &["run", "--dir", "many", "--no-check", "--", "sh", "-c", script])
+        .expect_code(0)
+        .says("1 changed, 1 deleted");
+    let count = world.sh_in(world.dir(), "find many -type f | wc -l; cat many/3/3");
+    assert_eq!(count, format!("{}\nnew", files - 1));
+}
+
+fn sparse(size: &str, bytes: u64) {
+    let world = World::empty();
+    let to = format!("--output=big={}", world.dir().join("big").display());
+    let script = format!("truncate -s {size} big");
+    published(&world, &["run", "--scratch", "--no-check", &to, "--", "sh", "-c", &script])
+        .expect_code(0);
+    let meta = world.dir().join("big").metadata().expect("stat");
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&meta);
+    assert!(meta.len() == bytes && blocks < 64, "{} bytes in {blocks} blocks", meta.len());
+}
+
+#[test]
+fn a_patch_of_a_thousand_files() {
+    let world = World::empty();
+    many(&world, 1000);
+    let script = "for d in *; do for f in $d/*; do echo new > $f; done; done";
+    let patch = ["run", "--dir", "many", "--publish=patch", "--no-check", "--"];
+    published(&world, &[&patch[..], &["sh", "-c", script]].concat())
+        .expect_code(0)
+        .says("1000 paths of");
+    assert_eq!(world.sh_in(world.dir(), "cat many/*/* | sort -u"), "new");
+}
+
+#[test]
+fn a_directory_of_ten_thousand_files_is_replaced() {
+    replaced(10_000);
+}
+
+#[test]
+fn a_sparse_file_stays_one() {
+    sparse("256M", 256 << 20);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_directory_of_200_000_files_is_replaced() {
+    replaced(200_000);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_sparse_file_of_5_gigabytes_stays_one() {
+    sparse("5G", 5 << 30);
+}

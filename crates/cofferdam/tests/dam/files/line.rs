@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Desk;
 use crate::bed::until;
-use crate::support::{Done, dam_binary};
+use crate::support::{Done, dam_binary, is_root};
 
 #[test]
 fn an_output_replaces_a_file_and_nothing_else_comes_out() {
@@ -253,4 +253,23 @@ fn requests_that_make_no_sense_are_refused_before_anything_runs() {
     let list = desk.dam(&["--format", "json", "list"]);
     assert_eq!(list.expect_code(0).stdout.trim(), "[]");
     assert_eq!(Desk::tree(&desk.shared).len(), 1);
+}
+
+#[test]
+fn a_place_that_can_not_be_written_is_refused_before_anything_runs() {
+    if is_root() {
+        return;
+    }
+    let desk = Desk::new();
+    desk.share("out", "old\n");
+    let closed = std::fs::Permissions::from_mode(0o555);
+    std::fs::set_permissions(&desk.shared, closed).expect("chmod");
+    let run = |option: &str| desk.run(&["--no-check", option], "echo new > r; mkdir d");
+    run(&desk.output("r", "out")).expect_code(2).says("its directory can't be written by you");
+    run(&desk.output("r", "new")).expect_code(2).says("`--publish command:CMD`, can have it");
+    run(&desk.output("d/", "dir")).expect_code(2);
+    let list = desk.dam(&["--format", "json", "list"]);
+    assert_eq!(list.stdout.trim(), "[]");
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&desk.shared, open).expect("chmod");
 }
