@@ -295,6 +295,7 @@ pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
         orphans(dam, &mut report)?;
         half_written(dam)?;
         redo_records(dam)?;
+        terminals(dam)?;
     }
     when_nobody_works(dam, &mut report)?;
     if !dry_run {
@@ -388,6 +389,23 @@ fn redo_records(dam: &Dam) -> Result<(), Error> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let Ok(id) = cofferdam_ledger::TaskId::parse(&name) else { continue };
         if dam.ledger.task(&id)?.is_some_and(|task| task.state == State::Landed) {
+            std::fs::remove_file(&path).at("remove", path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sockets of terminals whose supervisor died.
+fn terminals(dam: &Dam) -> Result<(), Error> {
+    let dir = dam.dir().join("terminals");
+    let entries = match std::fs::read_dir(&dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.at("read", &dir)?,
+    };
+    for entry in entries {
+        let name = entry.at("read", &dir)?.file_name();
+        if maker_is_gone(&name, "")? {
+            let path = dir.join(name);
             std::fs::remove_file(&path).at("remove", path)?;
         }
     }

@@ -82,6 +82,8 @@ pub enum Command {
     /// Show what a task's command printed.
     Log(Log),
     /// Show what a running task prints and has printed, until it ends, and exit as it does.
+    /// To one that was started with `--detach --interactive` you can type; Ctrl-] leaves it
+    /// to itself.
     Attach(Name),
     /// Go into a task's context, to look around or to mend something.
     Enter(Enter),
@@ -243,8 +245,9 @@ pub struct Run {
     pub detach: bool,
     #[arg(long, hide = true)]
     pub as_detached: bool,
-    /// Let the command have a terminal, for you to sit at. It is not in its log.
-    #[arg(short, long, conflicts_with_all = ["each", "detach", "attempts"])]
+    /// Let the command have a terminal, for you to sit at; with `--detach`, to go to with
+    /// `dam attach`. What it prints is not in its log.
+    #[arg(short, long, conflicts_with_all = ["each", "attempts"])]
     pub interactive: bool,
     /// How long the command may take, such as `90s` or `8h`.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]

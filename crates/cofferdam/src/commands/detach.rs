@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use cofferdam_core::receipt::Receipt;
 use cofferdam_core::report::{Event, Reporter};
-use cofferdam_core::{Error, ExitCode, query};
+use cofferdam_core::{Dam, Error, ExitCode, query};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{Format, Log};
 use crate::output;
+use crate::terminal::served::{self, Left, Served};
 
 /// How long a command may take in the background when nothing is said.
 pub const TIMEOUT: Duration = Duration::from_secs(8 * 3600);
@@ -100,6 +101,15 @@ pub fn detach(dir: &Path, format: Format) -> Result<ExitCode, Error> {
     Ok(ExitCode::Done)
 }
 
+/// The terminal of a run in the background.
+pub fn served(dam: &Dam) -> Result<Served, Error> {
+    Served::open(dam.dir()).map_err(|source| Error::Io {
+        step: "make a terminal in",
+        path: dam.dir().to_owned(),
+        source,
+    })
+}
+
 /// Becomes a session of its own, which no terminal ends.
 pub fn leave_session() -> Result<(), Error> {
     rustix::process::setsid().map(drop).map_err(|errno| Error::Io {
@@ -111,6 +121,25 @@ pub fn leave_session() -> Result<(), Error> {
 
 /// Shows what a task prints, from the beginning and as it comes, until its end.
 pub fn attach(name: &str, format: Format) -> Result<ExitCode, Error> {
+    let mut dam = super::open()?;
+    let (task, _) = query::show(&mut dam, name)?;
+    let dir = dam.task_dir(&task.id);
+    if let (true, Some(supervisor)) = (dir.is_live()?, dir.supervisor()) {
+        let failed =
+            |source| Error::Io { step: "go to the terminal of", path: name.into(), source };
+        match served::go_to(dam.dir(), supervisor.pid).map_err(failed)? {
+            Some(Left::They) => {
+                output::note(&format!("\r\n`{name}` goes on; `dam attach {name}` comes back\n"));
+                return Ok(ExitCode::Done);
+            }
+            Some(Left::ItEnded) => {
+                let task = query::wait(&mut dam, task.id.as_str())?;
+                return Ok(super::conclude(&Receipt::of(&task)?, format));
+            }
+            None => {}
+        }
+    }
+    drop(dam);
     let log = Log { name: name.to_owned(), follow: true, timestamps: false, check: None };
     super::log::log(&log)?;
     // It goes on after the command: checks, landing.

@@ -48,14 +48,20 @@ pub fn to_its_end(args: Run, dir: &Path, format: Format) -> Result<Receipt, Erro
     };
     let mut dam = super::open()?;
     let control = signals::control();
-    let pty = if interactive { Some(terminal::of_caller()?) } else { None };
+    let pty = if interactive && !detached { Some(terminal::of_caller()?) } else { None };
+    let served = match interactive && detached {
+        true => Some(detach::served(&dam)?),
+        false => None,
+    };
+    let own = pty.as_ref().map(|pty| pty as &dyn Terminal);
+    let own = own.or(served.as_ref().map(|served| served as &dyn Terminal));
     let announcer = detached.then(detach::Announcer::default);
     let renderer = Renderer::new(format);
     let reporter: &dyn Reporter = match &announcer {
         Some(announcer) => announcer,
         None => &renderer,
     };
-    let attended = (control, pty.as_ref().map(|pty| pty as &dyn Terminal));
+    let attended = (control, own);
     let receipt = match look {
         Some(look) => task::run(&mut dam, dir, look, request, attended, reporter)?,
         None => task::run_on_files(&mut dam, dir, request, attended, reporter)?,

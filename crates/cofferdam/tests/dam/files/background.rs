@@ -64,3 +64,27 @@ fn a_command_that_is_to_have_a_terminal_gets_one_of_its_own() {
     done.expect_code(0);
     assert_eq!(desk.shared("out"), "typed\n");
 }
+
+#[test]
+fn a_terminal_in_the_background_is_gone_to_and_left_and_shows_what_was_printed() {
+    let desk = Desk::new();
+    let output = desk.output("r", "out");
+    let options = ["--detach", "--interactive", "--no-check", "--name=t", &output];
+    let script = "test -t 0 && echo first; read one; echo got $one; read two; echo $one $two > r";
+    desk.run(&options, script).expect_code(0);
+    let attach = |keys: &str| desk.at_a_terminal(&["attach", "t"], keys);
+    let left = attach("a\r\u{1d}");
+    left.expect_code(0);
+    assert!(left.stdout.contains("first") && left.stdout.contains("got a"), "{}", left.stdout);
+    assert!(left.stdout.contains("`t` goes on"), "{}", left.stdout);
+    assert_eq!(desk.world.state_of("t"), "running");
+    // Who sits at none sees what was printed, and is not asked anything.
+    let seen = desk.dam_command(&["attach", "t"]).stdout(Stdio::piped()).spawn().expect("dam");
+    let back = attach("b\r");
+    back.expect_code(0);
+    assert!(back.stdout.contains("first") && back.stdout.contains("landed"), "{}", back.stdout);
+    let seen = Done::from(seen.wait_with_output().expect("dam"));
+    assert!(seen.stdout.contains("got a"), "{}", seen.stdout);
+    assert_eq!(desk.shared("out"), "a b\n");
+    assert_eq!(desk.world.sh("ls ../state/terminals"), "");
+}

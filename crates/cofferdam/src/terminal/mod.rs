@@ -4,6 +4,8 @@
 //! shared could be taken for what the person typed once it has ended. It gets one of
 //! ours; keys go in and text comes out by way of this process.
 
+pub mod served;
+
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
@@ -13,7 +15,9 @@ use cofferdam_core::supervise::Terminal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
+use rustix::termios::{
+    OptionalActions, Termios, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
+};
 
 /// How often it is looked whether the caller's window has another size.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -33,14 +37,19 @@ impl Pty {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(None);
         }
+        Pty::new(tcgetwinsize(io::stdin())?).map(Some)
+    }
+
+    /// One of this size.
+    fn new(size: Winsize) -> io::Result<Pty> {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&ours)?;
         unlockpt(&ours)?;
         let name = ptsname(&ours, Vec::new())?;
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let theirs = rustix::fs::open(name, flags, Mode::empty())?;
-        tcsetwinsize(&ours, tcgetwinsize(io::stdin())?)?;
-        Ok(Some(Pty { ours, theirs: Mutex::new(Some(theirs)) }))
+        tcsetwinsize(&ours, size)?;
+        Ok(Pty { ours, theirs: Mutex::new(Some(theirs)) })
     }
 
     fn carry(&self) -> io::Result<()> {
