@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use cofferdam_tree::target::append::Records;
 use cofferdam_tree::target::file::{Content as FileContent, Seen};
 use cofferdam_tree::target::tree::{Keep, Owners, Tree, Way};
-use cofferdam_tree::target::{Recovered, TargetError};
+use cofferdam_tree::target::{Recovered, Stamp, TargetError};
 use cofferdam_tree::{
     FileTarget, Fingerprint, TextOrBytes, Totals, TreeFingerprint, TreeTarget, random_name,
 };
@@ -113,6 +113,9 @@ pub(super) struct Staged {
     temp: String,
     pub(super) old: Option<Content>,
     pub(super) new: Content,
+    /// Saves the process that staged it from reading a file again.
+    #[serde(skip)]
+    stamp: Option<Stamp>,
 }
 
 /// A result that is to be put beside a place.
@@ -223,6 +226,7 @@ impl Place {
         let name = OsStr::new(temp);
         self.unstage(temp)?;
         self.refuse_open_database()?;
+        let mut stamp = None;
         let (old, new) = match (self, output.mode) {
             (Place::File(file), Mode::Append) => {
                 let records = open(made.path)?;
@@ -233,21 +237,23 @@ impl Place {
                     temp,
                     staged.old.map(Content::File),
                     Content::File(new),
+                    None,
                 )));
             }
             (Place::File(file), _) => {
-                let old = file.look(&mut of_bytes(go_on))?;
-                let now = old.as_ref().map(|old| Content::File(old.fingerprint.clone()));
-                if now != output.before {
-                    return Err(file.has_changed().into());
-                }
-                if let Some(old) = &old {
-                    keep(old);
-                }
                 let result = open(made.path)?;
                 let (executable, umask) = (made.content.is_program(), made.umask);
                 let content = FileContent { file: &result, executable, umask };
-                let new = file.stage(name, content, old.as_ref(), &mut of_bytes(go_on))?;
+                let (old, new) = file.look_and_stage(name, content, &mut of_bytes(go_on))?;
+                let now = old.as_ref().map(|old| Content::File(old.fingerprint.clone()));
+                if now != output.before {
+                    self.unstage(temp)?;
+                    return Err(file.has_changed().into());
+                }
+                if let Some(old) = &old {
+                    stamp = old.stamp();
+                    keep(old);
+                }
                 (now, Content::File(new))
             }
             (Place::Tree(tree), _) => {
@@ -269,11 +275,18 @@ impl Place {
             self.unstage(temp)?;
             return Err(Error::Internal("what would land is not what was verified".into()));
         }
-        Ok(Some(self.staged(temp, old, new)))
+        Ok(Some(self.staged(temp, old, new, stamp)))
     }
 
-    fn staged(&self, temp: &str, old: Option<Content>, new: Content) -> Staged {
-        Staged { place: self.path().to_owned(), way: self.way(), temp: temp.to_owned(), old, new }
+    fn staged(
+        &self,
+        temp: &str,
+        old: Option<Content>,
+        new: Content,
+        stamp: Option<Stamp>,
+    ) -> Staged {
+        let (place, temp) = (self.path().to_owned(), temp.to_owned());
+        Staged { place, way: self.way(), temp, old, new, stamp }
     }
 
     /// Removes what was staged, if it is there.
@@ -333,7 +346,9 @@ impl Staged {
         let place = self.is_there()?;
         place.refuse_open_database()?;
         match (place, &self.old, &self.new) {
-            (Place::File(file), old, _) => file.commit(temp, old.as_ref().and_then(Content::file)),
+            (Place::File(file), old, _) => {
+                file.commit_seen(temp, old.as_ref().and_then(Content::file), self.stamp)
+            }
             (Place::Tree(tree), old, Content::Tree(new)) => {
                 tree.commit(temp, old.as_ref().and_then(Content::tree), new)
             }

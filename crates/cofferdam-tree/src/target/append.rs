@@ -165,9 +165,11 @@ impl<'a> Records<'a> {
                 None
             } else {
                 let executable = old.as_ref().is_some_and(|old| old.fingerprint.mode & 0o111 != 0);
-                let making = Making { temp, old: old.as_ref(), executable, umask, sync: true };
+                let size = old.as_ref().map_or(0, |old| old.fingerprint.size);
+                let old = old.as_ref().map(|old| &old.file);
+                let making = Making { temp, old, size, executable, umask, sync: true };
                 let write = &mut |made: &File, go_on: GoOn<'_>| {
-                    self.write(old.as_ref(), &missing, made, target.path(), go_on)
+                    self.write(old, &missing, made, target.path(), go_on)
                 };
                 Some(target.make(making, write, go_on)?)
             };
@@ -216,7 +218,7 @@ impl<'a> Records<'a> {
     /// Writes what is in `old`, and the missing records, to an empty file.
     fn write(
         &self,
-        old: Option<&Seen>,
+        old: Option<&File>,
         missing: &[&Record],
         made: &File,
         path: &Path,
@@ -226,11 +228,11 @@ impl<'a> Records<'a> {
         hit("target:append:write").step(STEP, path)?;
         let mut to = BufWriter::with_capacity(BUFFER, made);
         if let Some(old) = old {
-            copy::content(&old.file, made, go_on).step(STEP, path)?;
+            copy::content(old, made, go_on).step(STEP, path)?;
             let end = to.seek(SeekFrom::End(0)).step(STEP, path)?;
             let mut last = [b'\n'];
             if end > 0 {
-                old.file.read_exact_at(&mut last, end - 1).step(STEP, path)?;
+                old.read_exact_at(&mut last, end - 1).step(STEP, path)?;
             }
             if last != *b"\n" {
                 to.write_all(b"\n").step(STEP, path)?;

@@ -1,7 +1,7 @@
 //! Copies of files: content with its holes, owner and extended attributes.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -19,7 +19,8 @@ pub(super) const BUFFER: usize = 256 << 10;
 /// # Errors
 /// Of reading and writing; [`io::ErrorKind::Interrupted`] when `go_on` said no.
 pub fn content(from: &File, to: &File, go_on: &mut dyn FnMut(u64) -> bool) -> io::Result<()> {
-    content_by(&mut vec![0; BUFFER], from, to, go_on)
+    let length = usize::try_from(from.metadata()?.len()).unwrap_or(BUFFER);
+    content_by(&mut vec![0; length.clamp(1, BUFFER)], from, to, go_on)
 }
 
 /// As [`content`], for many files with one buffer.
@@ -74,7 +75,8 @@ fn copy_range(
 }
 
 /// Gives `to` the owner and the extended attributes of `from`, access lists among them.
-pub(super) fn attributes(from: &File, to: &File) -> io::Result<()> {
+/// Gives what else `from` has.
+pub(super) fn attributes(from: &File, to: &File) -> io::Result<Metadata> {
     let (old, new) = (from.metadata()?, to.metadata()?);
     if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
         std::os::unix::fs::fchown(to, Some(old.uid()), Some(old.gid()))?;
@@ -90,7 +92,7 @@ pub(super) fn attributes(from: &File, to: &File) -> io::Result<()> {
             set => set?,
         }
     }
-    Ok(())
+    Ok(old)
 }
 
 /// The extended attributes that a person sets, access lists among them, by name.

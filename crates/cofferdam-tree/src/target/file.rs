@@ -9,7 +9,8 @@
 //!    elsewhere), gives it the owner, permissions and extended attributes of what it
 //!    replaces, and syncs it.
 //! 2. [`FileTarget::commit`] reads what is there once more and compares it with what was
-//!    there when the task began. Then the staged file takes the name, by a rename, or
+//!    there when the task began; [`FileTarget::commit_seen`] does so unless it can't have
+//!    changed. Then the staged file takes the name, by a rename, or
 //!    where nothing was, by one that fails when there is something by now.
 //! 3. The directory is synced: without that the old content can be back after a power
 //!    cut.
@@ -29,10 +30,14 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, openat, unlinkat};
 use rustix::io::Errno;
 
-use super::{Fingerprint, Recovered, Step, TargetError, copy};
+use super::beside::{self, Behind};
+use super::{Fingerprint, Recovered, Stamp, Step, TargetError, copy};
 
 /// How often a file that is written meanwhile is read again.
 pub(super) const TRIES: u32 = 5;
+
+/// What is being done, in messages.
+const READ: &str = "read the file beside";
 
 /// A file that is to be replaced, or made, by its place.
 #[derive(Debug)]
@@ -49,6 +54,7 @@ pub struct Seen {
     pub fingerprint: Fingerprint,
     pub(super) file: File,
     pub(super) version: Version,
+    stamp: Option<Stamp>,
 }
 
 /// Inode, and the time of the last change of anything: nobody can set that.
@@ -58,7 +64,9 @@ pub(super) type Version = (u64, i64, i64);
 pub(super) struct Making<'a> {
     pub(super) temp: &'a OsStr,
     /// What it replaces, whose attributes it gets.
-    pub(super) old: Option<&'a Seen>,
+    pub(super) old: Option<&'a File>,
+    /// About how large it will be, in bytes.
+    pub(super) size: u64,
     /// As in [`Content`].
     pub(super) executable: bool,
     /// As in [`Content`].
@@ -86,6 +94,13 @@ impl Seen {
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// What tells [`FileTarget::commit_seen`] that it need not be read again, where there
+    /// can be such a thing.
+    #[must_use]
+    pub fn stamp(&self) -> Option<Stamp> {
+        self.stamp
     }
 }
 
@@ -144,7 +159,7 @@ impl FileTarget {
     }
 
     /// Opens what is there now.
-    fn file(&self) -> Result<Option<File>, TargetError> {
+    pub(super) fn file(&self) -> Result<Option<File>, TargetError> {
         let unsuitable = |found| Err(TargetError::Unsuitable { path: self.path.clone(), found });
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match openat(&self.dir, &self.name, flags | OFlags::CLOEXEC, Mode::empty()) {
@@ -172,9 +187,10 @@ impl FileTarget {
         for _ in 0..TRIES {
             let Some(file) = self.file()? else { return Ok(None) };
             let before = version(&file).step("look at", &self.path)?;
+            let stamp = Stamp::before_reading(&file);
             let fingerprint = Fingerprint::of(&file, go_on).step("read", &self.path)?;
             if version(&file).step("look at", &self.path)? == before {
-                return Ok(Some(Seen { fingerprint, file, version: before }));
+                return Ok(Some(Seen { fingerprint, file, version: before, stamp }));
             }
         }
         Err(self.drifted("is being written to"))
@@ -202,9 +218,20 @@ impl FileTarget {
         old: Option<&Seen>,
         go_on: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Fingerprint, TargetError> {
+        self.stage_as(temp, content, old.map(|old| &old.file), go_on)
+    }
+
+    pub(super) fn stage_as(
+        &self,
+        temp: &OsStr,
+        content: Content<'_>,
+        old: Option<&File>,
+        go_on: GoOn<'_>,
+    ) -> Result<Fingerprint, TargetError> {
         let Content { file, executable, umask } = content;
+        let size = file.metadata().step("copy the result beside", &self.path)?.len();
         self.make(
-            Making { temp, old, executable, umask, sync: true },
+            Making { temp, old, size, executable, umask, sync: true },
             &mut |made, go_on| {
                 hit("target:file:copy").step("copy the result beside", &self.path)?;
                 copy::content(file, made, go_on).step("copy the result beside", &self.path)
@@ -213,7 +240,7 @@ impl FileTarget {
         )
     }
 
-    /// As [`FileTarget::stage`], with what `write` gives it.
+    /// As [`FileTarget::stage`], with what `write` gives it, from the beginning to the end.
     pub(super) fn make(
         &self,
         making: Making<'_>,
@@ -225,25 +252,33 @@ impl FileTarget {
         let flags = flags | OFlags::CLOEXEC;
         let made = openat(&self.dir, making.temp, flags, Mode::RUSR | Mode::WUSR);
         let made = File::from(made.step("make a file beside", &self.path)?);
-        let finished = write(&made, go_on).and_then(|()| self.finish(&made, &making, go_on));
+        let finished = std::thread::scope(|scope| {
+            let behind = beside::pays(making.size)
+                .then(|| Behind::start(scope, &made, making.size))
+                .flatten();
+            let Some(behind) = behind else {
+                write(&made, go_on)?;
+                self.finish(&made, &making)?;
+                return Fingerprint::of(&made, go_on).step(READ, &self.path);
+            };
+            write(&made, &mut |bytes| go_on(bytes + behind.more()))?;
+            let behind = behind.written();
+            self.finish(&made, &making)?;
+            behind.fingerprint(go_on).step(READ, &self.path)
+        });
         if finished.is_err() {
             let _ = unlinkat(&self.dir, making.temp, AtFlags::empty());
         }
         finished
     }
 
-    fn finish(
-        &self,
-        made: &File,
-        making: &Making<'_>,
-        go_on: GoOn<'_>,
-    ) -> Result<Fingerprint, TargetError> {
+    fn finish(&self, made: &File, making: &Making<'_>) -> Result<(), TargetError> {
         hit("target:file:attributes").step("keep the attributes of", &self.path)?;
         let mode = match making.old {
             Some(old) => {
-                copy::attributes(&old.file, made).step("keep the attributes of", &self.path)?;
+                let old = copy::attributes(old, made).step("keep the attributes of", &self.path)?;
                 // Who trusted the old content with set-id bits did not see this one.
-                let kept = old.fingerprint.mode & 0o666;
+                let kept = old.mode() & 0o666;
                 if making.executable { kept | (kept & 0o444) >> 2 } else { kept }
             }
             None if making.executable => 0o777 & !making.umask,
@@ -255,7 +290,7 @@ impl FileTarget {
             hit("target:file:sync").step("sync the file beside", &self.path)?;
             made.sync_all().step("sync the file beside", &self.path)?;
         }
-        Fingerprint::of(made, go_on).step("read the file beside", &self.path)
+        Ok(())
     }
 
     /// Gives `temp` the target's name, if what is there is still `old`.
@@ -265,7 +300,29 @@ impl FileTarget {
     /// there. After [`TargetError::Io`] only [`FileTarget::recover`] can tell on which
     /// side of the commit point it is.
     pub fn commit(&self, temp: &OsStr, old: Option<&Fingerprint>) -> Result<(), TargetError> {
+        self.commit_seen(temp, old, None)
+    }
+
+    /// As [`FileTarget::commit`], for who still has the [`Seen::stamp`] of the look that
+    /// `old` is from. What is there is read again unless that proves it unchanged; the
+    /// module `stamp` says when it can, and what that relies on.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn commit_seen(
+        &self,
+        temp: &OsStr,
+        old: Option<&Fingerprint>,
+        stamp: Option<Stamp>,
+    ) -> Result<(), TargetError> {
         hit("target:file:compare").step("look at", &self.path)?;
+        if let (Some(_), Some(stamp)) = (old, stamp)
+            && let Some(stat) = self.stat()?
+            && stamp.is_that_of(&stat)
+        {
+            self.swap(&self.dir, temp, Some(of_stat(&stat)))?;
+            return self.sync();
+        }
         let now = self.look(&mut |_| true)?;
         match (&now, old) {
             (None, None) => {}
@@ -302,9 +359,13 @@ impl FileTarget {
 
     /// That of what has the target's name now, whatever it is.
     pub(super) fn version(&self) -> Result<Option<Version>, TargetError> {
+        Ok(self.stat()?.as_ref().map(of_stat))
+    }
+
+    fn stat(&self) -> Result<Option<rustix::fs::Stat>, TargetError> {
         match rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(None),
-            stat => Ok(Some(of_stat(&stat.step("look at", &self.path)?))),
+            stat => Ok(Some(stat.step("look at", &self.path)?)),
         }
     }
 
@@ -564,6 +625,178 @@ mod tests {
         let error = new.commit(STAGED.as_ref(), None).expect_err("drift");
         assert!(error.to_string().ends_with("has appeared since the task began"), "{error}");
         assert_eq!(std::fs::read(bed.path("new")).expect("read"), b"somebody else's");
+    }
+
+    /// Other bytes of the same length, and the modification time as it was.
+    fn forge(path: &Path, content: &[u8]) {
+        let time = path.metadata().and_then(|meta| meta.modified()).expect("time");
+        let file = File::options().write(true).open(path).expect("open");
+        std::os::unix::fs::FileExt::write_all_at(&file, content, 0).expect("write");
+        file.set_modified(time).expect("touch");
+    }
+
+    /// A stamp as if the look had been long after the last change; none where the file
+    /// system is not one that is relied on.
+    fn late_stamp(seen: &Seen) -> Option<Stamp> {
+        let stat = rustix::fs::fstat(&seen.file).expect("stat");
+        Stamp::at(i64::from(u32::MAX), &seen.file, &stat)
+    }
+
+    #[test]
+    fn what_changes_right_after_the_look_is_seen() {
+        let bed = Bed::new();
+        let path = bed.put("report", vec![b'a'; 1 << 20]);
+        let target = bed.target("report");
+        bed.stage(&target, "new", false);
+        for round in 0_u8..50 {
+            let seen = target.look(&mut |_| true).expect("look").expect("a file");
+            forge(&path, &vec![round; 1 << 20]);
+            let old = Some(&seen.fingerprint);
+            let error = target.commit_seen(STAGED.as_ref(), old, seen.stamp()).expect_err("drift");
+            assert!(matches!(&error, TargetError::Drifted { .. }), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_did_not_change_is_not_read_again() {
+        let bed = Bed::new();
+        let path = bed.put("report", vec![b'a'; 1 << 20]);
+        let target = bed.target("report");
+        let seen = target.look(&mut |_| true).expect("look").expect("a file");
+        let Some(stamp) = late_stamp(&seen) else {
+            let fs = rustix::fs::statfs(&path).expect("statfs").f_type;
+            eprintln!("not tested: the times of a file system of type {fs:#x} prove nothing");
+            return;
+        };
+        // In the same tick it could change once more without another time.
+        let stat = rustix::fs::fstat(&seen.file).expect("stat");
+        let changed = version(&seen.file).expect("stat").1;
+        for (now, is_clear) in [(-1, false), (0, false), (2, false), (3, true)] {
+            let at = Stamp::at(changed + now, &seen.file, &stat);
+            assert_eq!(at, is_clear.then_some(stamp), "{now} s later");
+        }
+        // So much for what is relied on: the stamp alone decides.
+        let wrong = Fingerprint { sha256: String::new(), ..seen.fingerprint.clone() };
+        bed.stage(&target, "new", false);
+        target.commit_seen(STAGED.as_ref(), Some(&wrong), Some(stamp)).expect("commit");
+        assert_eq!(std::fs::read(&path).expect("read"), b"new");
+        // It is the stamp of what is gone.
+        bed.stage(&target, "newer", false);
+        let old = Some(&seen.fingerprint);
+        let error = target.commit_seen(STAGED.as_ref(), old, Some(stamp)).expect_err("drift");
+        assert!(error.to_string().ends_with("has changed since the task began"), "{error}");
+        std::fs::remove_file(&path).expect("remove");
+        let error = target.commit_seen(STAGED.as_ref(), old, Some(stamp)).expect_err("drift");
+        assert!(error.to_string().ends_with("has gone since the task began"), "{error}");
+        let error = target.commit_seen(STAGED.as_ref(), None, Some(stamp));
+        error.expect("nothing was there, nothing is there");
+    }
+
+    #[test]
+    fn no_change_is_hidden_by_a_stamp() {
+        type Then<'a> = &'a dyn Fn(&Path);
+        let bed = Bed::new();
+        let content = vec![b'a'; 1 << 20];
+        let changes: [(&str, Then<'_>); 4] = [
+            ("other bytes, same times", &|path| forge(path, b"b")),
+            ("mode", &|path| set_mode(path, 0o600)),
+            ("size", &|path| {
+                let file = File::options().write(true).open(path).expect("open");
+                file.set_len(300 << 10).expect("truncate");
+            }),
+            ("another file of the same name", &|path| {
+                let other = bed.put("other", vec![b'b'; 1 << 20]);
+                std::fs::rename(other, path).expect("rename");
+            }),
+        ];
+        for (what, then) in changes {
+            let path = bed.put("report", &content);
+            set_mode(&path, 0o644);
+            let target = bed.target("report");
+            let _ = std::fs::remove_file(bed.path(STAGED));
+            bed.stage(&target, "new", false);
+            let seen = target.look(&mut |_| true).expect("look").expect("a file");
+            let stamp = late_stamp(&seen);
+            let since = version(&seen.file).expect("stat");
+            // The clock has ticks, and really it was written just now.
+            while target.version().expect("stat") == Some(since) {
+                then(&path);
+            }
+            let old = Some(&seen.fingerprint);
+            let error = target.commit_seen(STAGED.as_ref(), old, stamp).expect_err(what);
+            assert!(matches!(&error, TargetError::Drifted { .. }), "{what}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_looked_at_while_staging_is_what_is_there() {
+        let bed = Bed::new();
+        for (old, new) in [(0, 0), (10, 10), (3, 1 << 20), (1 << 20, 3), (5 << 20, 7 << 20)] {
+            let path = bed.put("report", vec![b'a'; old]);
+            let target = bed.target("report");
+            let before = fingerprint(&target);
+            let file = File::open(bed.put("result", vec![b'n'; new])).expect("open");
+            let content = Content { file: &file, executable: false, umask: 0 };
+            let mut told = 0;
+            let (seen, staged) = target
+                .look_and_stage(STAGED.as_ref(), content, &mut |bytes| {
+                    told += bytes;
+                    true
+                })
+                .expect("stage");
+            assert_eq!(seen.as_ref().map(|seen| seen.fingerprint.clone()), before);
+            assert_eq!(told, (old + 2 * new) as u64);
+            assert_eq!(std::fs::read(&path).expect("read").len(), old);
+            let stamp = seen.and_then(|seen| seen.stamp());
+            target.commit_seen(STAGED.as_ref(), before.as_ref(), stamp).expect("commit");
+            assert_eq!(fingerprint(&target), Some(staged.clone()));
+            assert_eq!(staged.sha256, Fingerprint::of(&file, &mut |_| true).expect("read").sha256);
+        }
+        let none = bed.target("nothing");
+        let file = File::open(bed.path("result")).expect("open");
+        let content = Content { file: &file, executable: false, umask: 0 };
+        let seen = none.look_and_stage(STAGED.as_ref(), content, &mut |_| true).expect("stage").0;
+        assert!(seen.is_none() && bed.path(STAGED).exists());
+    }
+
+    #[test]
+    fn staging_beside_a_look_can_be_stopped_at_any_time() {
+        let bed = Bed::new();
+        bed.put("report", vec![b'a'; 9 * BUFFER]);
+        let target = bed.target("report");
+        let file = File::open(bed.put("result", vec![b'n'; 6 * BUFFER])).expect("open");
+        let content = Content { file: &file, executable: false, umask: 0 };
+        let whole = (9 + 2 * 6) * BUFFER as u64;
+        for at in (1..=whole).step_by(BUFFER) {
+            let mut told = 0;
+            let stopped = target.look_and_stage(STAGED.as_ref(), content, &mut |bytes| {
+                told += bytes;
+                told < at
+            });
+            let error = stopped.expect_err("stopped");
+            assert!(matches!(&error, TargetError::Io { source, .. }
+                if source.kind() == io::ErrorKind::Interrupted));
+            assert_eq!(bed.names(), ["report", "result"]);
+        }
+    }
+
+    #[test]
+    fn five_gigabytes_of_holes_are_published_with_a_few_blocks() {
+        use std::os::unix::fs::FileExt;
+        let bed = Bed::new();
+        let result = bed.put("result", "");
+        let file = File::options().read(true).write(true).open(result).expect("open");
+        file.set_len(5_000_000_000).expect("extend");
+        file.write_all_at(b"middle", 3_000_000_000).expect("write");
+        let target = bed.target("report");
+        let content = Content { file: &file, executable: false, umask: 0o027 };
+        let new = target.stage(STAGED.as_ref(), content, None, &mut |_| true).expect("stage");
+        target.commit(STAGED.as_ref(), None).expect("commit");
+        let meta = bed.path("report").metadata().expect("stat");
+        assert_eq!((meta.len(), new.size), (5_000_000_000, 5_000_000_000));
+        assert!(meta.blocks() < 2048, "{} blocks", meta.blocks());
+        // `truncate -s 5000000000 f; printf middle | dd of=f bs=1 seek=3000000000 conv=notrunc`
+        assert_eq!(new.sha256, "53b74dedc0fffb53454ebdbaedf55f8bd8aa4941605e89d8521e8d3251012508");
     }
 
     #[test]

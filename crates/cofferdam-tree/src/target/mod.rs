@@ -17,11 +17,13 @@
 //! Nothing here takes a lock: who publishes holds one for the target.
 
 pub mod append;
+mod beside;
 mod copy;
 pub mod file;
 mod fingerprint;
 pub mod patch;
 pub mod redo;
+mod stamp;
 pub mod tree;
 
 pub use copy::content as copy_content;
@@ -29,6 +31,7 @@ pub use file::FileTarget;
 pub use fingerprint::{Fingerprint, hex};
 pub use patch::PatchTarget;
 pub use redo::Redo;
+pub use stamp::Stamp;
 pub use tree::{TreeFingerprint, TreeTarget};
 
 use std::io;

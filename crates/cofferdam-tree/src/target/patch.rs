@@ -262,8 +262,10 @@ impl PatchTarget {
                     _ => {
                         let file = open(op).step("open what is to become", beside.path())?;
                         let executable = op.change == Change::Write { executable: true };
-                        let old = now.seen.as_ref();
-                        let making = Making { temp: name, old, executable, umask, sync: !whole };
+                        let size = file.metadata().step("copy", beside.path())?.len();
+                        let (temp, sync) = (name, !whole);
+                        let old = now.seen.as_ref().map(|seen| &seen.file);
+                        let making = Making { temp, old, size, executable, umask, sync };
                         let write = &mut |made: &File, go_on: GoOn<'_>| {
                             copy::content(&file, made, go_on).step("copy", beside.path())
                         };
