@@ -27,6 +27,7 @@ class Bed:
         self.dam = str(args.dam.resolve())
         self.library = args.library and str(args.library.resolve())
         self.first = args.first and str(args.first.resolve())
+        self.publication = args.publication and str(args.publication.resolve())
         self.overlay_bwrap = args.bwrap
         self.place = args.place.resolve()
         self.sizes = sorted(int(size) for size in args.sizes.split(","))

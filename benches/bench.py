@@ -16,10 +16,11 @@ import time
 import inside
 import own
 import peers
+import publish
 import report
 from bed import Bed
 
-PARTS = ("start", "own", "inside", "engines", "checkouts")
+PARTS = ("start", "own", "publish", "inside", "engines", "checkouts", "entries")
 
 
 def main():
@@ -27,6 +28,7 @@ def main():
     parser.add_argument("--dam", required=True, type=pathlib.Path, help="the program")
     parser.add_argument("--library", type=pathlib.Path, help="the example `context`")
     parser.add_argument("--first", type=pathlib.Path, help="`first.c`, built")
+    parser.add_argument("--publication", type=pathlib.Path, help="the example `publish`")
     parser.add_argument("--place", required=True, type=pathlib.Path, help="an empty directory")
     parser.add_argument("--rounds", type=int, default=60, help="of what takes milliseconds")
     parser.add_argument("--slow-rounds", type=int, default=3, help="of what takes seconds")
@@ -34,6 +36,7 @@ def main():
     parser.add_argument("--parts", default=",".join(PARTS), help="what to measure")
     parser.add_argument("--bwrap", metavar="PROGRAM", help="one with `--tmp-overlay`")
     parser.add_argument("--jj", metavar="PROGRAM", help="where it is, if not in PATH")
+    parser.add_argument("--again", action="store_true", help="another user was measured before")
     parser.add_argument("--out", type=pathlib.Path, help="a directory for the results")
     args = parser.parse_args()
     parts = args.parts.split(",")
@@ -48,11 +51,14 @@ def main():
     measures = {
         "start": lambda: own.start(bed, args.rounds),
         "own": lambda: measure_own(bed, args),
+        "publish": lambda: measure_publish(bed),
         "inside": lambda: bed.with_reason(
             "inside", inside.measure, bed, max(3, args.rounds // 10), args.slow_rounds
         ),
         "engines": lambda: peers.engines(bed, max(1, args.rounds // 4)),
         "checkouts": lambda: peers.checkouts(bed, args.slow_rounds, args.jj),
+        # The last: what it deletes slows down whoever makes files after it.
+        "entries": lambda: bed.with_reason("entries", measure_entries, bed, args),
     }
     for part in PARTS:
         if part in parts:
@@ -74,6 +80,17 @@ def measure_own(bed, args):
     own.memory(bed)
     own.ten_files(bed, max(3, args.rounds // 3))
     own.at_once(bed, max(3, args.rounds // 6))
+
+
+def measure_entries(bed, args):
+    if args.again:
+        raise Missing("it was measured as another user")
+    publish.entries(bed)
+
+
+def measure_publish(bed):
+    publish.replays(bed)
+    bed.with_reason("publish", publish.measure, bed)
 
 
 def who(bed):

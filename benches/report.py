@@ -8,9 +8,12 @@ import json
 import pathlib
 
 import own
+import publish
 
 MIB_GOAL = 96 << 10
 MB_GOAL = 10_000_000
+PUBLISH_GOAL = 50_000_000
+FEW, MANY = min(publish.TREES), max(publish.TREES)
 
 # In the order of the table: name, unit, whether less is better, goal.
 GOALS = [
@@ -24,6 +27,11 @@ GOALS = [
     ("idle context on disk", "B", "<=", MIB_GOAL),
     ("supervisor, largest resident set", "B", "<=", MB_GOAL),
     ("full build, inside / outside", "", "<=", 1.1),
+    *((f"file of {size:,} bytes published / by hand", "", "<=", 1.3) for size in publish.FILES),
+    (f"commit of {MANY:,} staged files / of {FEW}, over a directory of ten", "", "<=", 1.3),
+    ("replays of a key", "a second", ">=", 50),
+    ("5 GB of holes published, largest resident set", "B", "<=", PUBLISH_GOAL),
+    ("200,000 entries published, largest resident set", "B", "<=", PUBLISH_GOAL),
 ]
 
 
@@ -49,6 +57,11 @@ def measured(found):
         max(idle) if idle else None,
         facts.get("supervisor, resident bytes, largest"),
         over("inside: build, ms", "outside: build, ms"),
+        *(over(f"file: ours {size}", f"file: by hand {size}") for size in publish.FILES),
+        over(f"tree: commit over ten {MANY}", f"tree: commit over ten {FEW}"),
+        facts.get("keyed replays a second"),
+        facts.get("published 5 GB of holes, resident bytes, largest"),
+        facts.get("published 200,000 entries, resident bytes, largest"),
     ]
 
 

@@ -36,7 +36,8 @@ if ! command -v bwrap >/dev/null; then
     fi
 fi
 target=${CARGO_TARGET_DIR:-target}
-cargo build --release --package cofferdam --package cofferdam-core --bins --example context
+cargo build --release --package cofferdam --package cofferdam-core --package cofferdam-tree \
+    --bins --example context --example publish
 jj=$(command -v jj || true)
 if [ -z "$jj" ] && [ -n "$with_jj" ]; then
     cargo install --locked --root "$target/bench-jj" --version 0.45.1 jj-cli
@@ -54,9 +55,11 @@ trap clean EXIT
 chmod 755 "$place"
 cp "${DAM:-$target/release/dam}" "$place/dam"
 cp "$target/release/examples/context" "$place/context"
+cp "$target/release/examples/publish" "$place/publish"
 cp benches/*.py "$place/"
 mkdir "$place/own" "$place/out"
-given=(--dam "$place/dam" --library "$place/context" --out "$place/out")
+given=(--dam "$place/dam" --library "$place/context" --publication "$place/publish")
+given+=(--out "$place/out")
 if cc -O1 -static -nostdlib -fno-stack-protector -o "$place/first" benches/first.c; then
     given+=(--first "$place/first")
 fi
@@ -77,7 +80,7 @@ if [ "$(id -u)" = 0 ] && [ -n "$as_user" ]; then
         # Its own path: root's can lead through directories that are closed to it.
         setpriv --reuid "$user" --regid "$user" --init-groups --reset-env \
             env PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1 \
-            python3 "$place/bench.py" "${given[@]}" --place "$place/user" "${rest[@]}"
+            python3 "$place/bench.py" "${given[@]}" --place "$place/user" --again "${rest[@]}"
     )
 fi
 
