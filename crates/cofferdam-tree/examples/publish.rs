@@ -143,7 +143,7 @@ fn commit(place: &Path, result: &Path) -> Result<u64, Failed> {
     let target = TreeTarget::open(place)?;
     let dir = File::open(result)?;
     let keep = Keep { owners: Owners::Ours, set_id: false, sync: true };
-    let tree = Tree { dir: dir.as_fd(), keep, umask: 0o022 };
+    let tree = Tree { dir: dir.as_fd(), keep, like_old: false, umask: 0o022 };
     let staged = OsStr::new(".staged");
     let old = target.look(&mut |_| true)?;
     let new = target.stage(staged, tree, old.as_ref(), &mut |_| true)?;
