@@ -96,7 +96,7 @@ fn says(state: State) -> Says {
 }
 
 /// How a series is. `stop_after` is what the run says that is to begin; without one, what
-/// the newest run said counts.
+/// the newest run said that said anything counts.
 fn standing(dam: &Dam, series: &str, stop_after: Option<u32>) -> Result<Standing, Error> {
     let resumed = dam.ledger.resumed(series)?;
     let filter = Filter { series: Some(series), limit: Some(LOOKED_AT), ..Filter::default() };
@@ -105,7 +105,7 @@ fn standing(dam: &Dam, series: &str, stop_after: Option<u32>) -> Result<Standing
         let request: Result<Request, _> = serde_json::from_value(task.spec.clone());
         request.ok()?.series?.stop_after
     };
-    let stop_after = stop_after.or_else(|| tasks.first().and_then(said));
+    let stop_after = stop_after.or_else(|| tasks.iter().find_map(said));
     let last = tasks.iter().find(|task| task.state.is_end());
     let mut failed = Vec::new();
     for task in tasks.iter().filter(|task| task.seq > resumed) {
@@ -192,10 +192,11 @@ fn lock(
     control: &Control,
     reporter: &dyn Reporter,
 ) -> Result<Option<Lock>, Error> {
-    if series.overlap == Overlap::Allow {
-        return Ok(None);
-    }
     let path = dam.landing_lock(&lock_name("series", series.name.as_ref().as_bytes()));
+    if series.overlap == Overlap::Allow {
+        // Others that mind see it; beside one that minds it has none.
+        return Ok(Lock::try_shared(&path)?);
+    }
     if let Some(lock) = Lock::try_exclusive(&path)? {
         return Ok(Some(lock));
     }

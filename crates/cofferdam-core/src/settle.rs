@@ -28,7 +28,7 @@ use crate::reconcile::reconcile;
 use crate::report::Silent;
 use crate::request::{Level, Request};
 use crate::source::{Source, of_source};
-use crate::{Dam, Error, TaskDir, boundary, land, limits};
+use crate::{Dam, Error, TaskDir, boundary, files, land, limits};
 
 /// The first argument that makes a binary call [`sweep_main`].
 pub const ARGUMENT: &str = "__sweep";
@@ -45,8 +45,13 @@ fn ago(duration: Duration) -> i64 {
     now_ms().saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX))
 }
 
-fn failed_before(dam: &Dam) -> i64 {
-    ago(dam.own.settle.failed.unwrap_or(FAILED_FOR))
+/// The moment before which the context of a task that did not land goes. One that was to
+/// be kept, or waits for a person, is not what `failed = "log"` is about.
+fn kept_since(dam: &Dam, task: &Task) -> i64 {
+    let waits = matches!(task.state, State::Ready | State::InDoubt | State::Broken);
+    let keep = task.spec.get("keep").and_then(serde_json::Value::as_bool).unwrap_or(false);
+    let said = dam.own.settle.failed.unwrap_or(FAILED_FOR);
+    ago(if said.is_zero() && (waits || keep) { FAILED_FOR } else { said })
 }
 
 /// How long a command may delete by itself. A small context takes a millisecond
@@ -87,9 +92,8 @@ pub struct Housekeeping {
 /// When the ledger can't be read.
 pub fn housekeeping(dam: &mut Dam) -> Result<Housekeeping, Error> {
     let mut done = Housekeeping { left: reconcile(dam)?, expired: Vec::new() };
-    let before = failed_before(dam);
     for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
-        if !task.state.is_end() || task.updated_ms >= before {
+        if !task.state.is_end() || task.updated_ms >= kept_since(dam, &task) {
             continue;
         }
         match of_source!(&task, expire(dam, &task)) {
@@ -135,6 +139,7 @@ fn prune(dam: &mut Dam) -> Result<u64, Error> {
             dam.trash.take(parent, id.as_str()).at("move away", dir.path())?;
         }
     }
+    files::forget_versions(dam, before)?;
     Ok(pruned)
 }
 
@@ -143,7 +148,7 @@ pub(crate) fn after<S: Source>(job: &mut Job<'_, S>, task: &Task) -> Result<(), 
     let over = match task.state {
         State::Landed | State::Empty => true,
         // What waits for a person is not failed.
-        State::Ready | State::InDoubt => false,
+        State::Ready | State::InDoubt | State::Broken => false,
         _ => job.dam.own.settle.failed == Some(Duration::ZERO),
     };
     if over && !job.request.keep {
@@ -262,9 +267,10 @@ pub struct GcReport {
 pub fn gc(dam: &mut Dam, dry_run: bool) -> Result<GcReport, Error> {
     let mut report = GcReport { dry_run, ..GcReport::default() };
     if dry_run {
-        let before = failed_before(dam);
         for task in dam.ledger.tasks(Filter { unsettled_only: true, ..Filter::default() })? {
-            if leftover(dam, &task)? || (task.state.is_end() && task.updated_ms < before) {
+            if leftover(dam, &task)?
+                || (task.state.is_end() && task.updated_ms < kept_since(dam, &task))
+            {
                 report.contexts.push(task.name.to_string());
             }
         }
@@ -387,8 +393,16 @@ fn redo_records(dam: &Dam) -> Result<(), Error> {
     for entry in entries {
         let path = entry.at("read", &journal)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let Ok(id) = cofferdam_ledger::TaskId::parse(&name) else { continue };
-        if dam.ledger.task(&id)?.is_some_and(|task| task.state == State::Landed) {
+        // What its writer died over is `.TASK.tmp-…`, and was never a record.
+        let draft = name.strip_prefix('.').and_then(|name| name.split_once(".tmp-"));
+        let id = draft.map_or(name.as_str(), |(id, _)| id);
+        let Ok(id) = cofferdam_ledger::TaskId::parse(id) else { continue };
+        let over = match dam.ledger.task(&id)? {
+            Some(task) if draft.is_some() => task.state.is_end(),
+            Some(task) => task.state == State::Landed,
+            None => true,
+        };
+        if over {
             std::fs::remove_file(&path).at("remove", path)?;
         }
     }

@@ -348,6 +348,10 @@ fn land_of<S: Source>(
     control: Control,
     reporter: &dyn Reporter,
 ) -> Result<Receipt, Error> {
+    if task.state == State::InDoubt {
+        let why = "nobody knows whether it was published, so it is never published again";
+        return Err(wrong_state(task, why));
+    }
     let mut job = reopen::<S>(dam, task, control, reporter)?;
     claim_again(&mut job)?;
     request(&mut job.request);

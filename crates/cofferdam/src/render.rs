@@ -60,9 +60,13 @@ impl Renderer {
         }
         match event {
             Event::Started { name, task, base, target, isolation, .. } => {
+                let target = match target.as_str() {
+                    "" => String::new(),
+                    target => format!(", for {}", table::plain(target)),
+                };
                 self.line(
                     &mut state,
-                    &format!("{BOLD}{name}{BOLD:#} {DIM}({task}) from {base}, for {target}{DIM:#}"),
+                    &format!("{BOLD}{name}{BOLD:#} {DIM}({task}) from {base}{target}{DIM:#}"),
                 );
                 let landlock = match isolation.landlock_abi {
                     0 => "no Landlock on this kernel".to_owned(),

@@ -24,8 +24,9 @@ use crate::{Dam, Error, boundary};
 /// See [`Output::parse`].
 pub(super) fn parse(text: &OsStr, dir: &Path, said: &str) -> Result<Output, Error> {
     let shown = text.to_string_lossy().into_owned();
-    let usage = |why: &str| {
-        Error::usage(format!("`{said} {shown}`: {why}"), "`--output FILE=/srv/reports/FILE`")
+    let usage = |why: &str| Error::Usage {
+        message: format!("`{said} {shown}`: {why}"),
+        hint: Some(format!("`{said} FILE=/srv/reports/FILE`")),
     };
     let bytes = text.as_bytes();
     let Some(at) = bytes.iter().position(|byte| *byte == b'=') else {

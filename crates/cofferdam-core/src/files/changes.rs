@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cofferdam_git::harvest::ChangedPath;
 use cofferdam_tree::Fingerprint;
@@ -14,6 +14,7 @@ use cofferdam_tree::target::patch::{Change, Op, State};
 
 use super::Files;
 use super::snapshot::{BASE, TREE};
+use crate::admit::is_git_dir;
 use crate::error::IoContext;
 use crate::facts::ChangeCounts;
 use crate::job::Job;
@@ -28,8 +29,37 @@ pub(super) fn ops(job: &Job<'_, Files>) -> Result<Vec<Op>, Error> {
     ops_in(&job.dir)
 }
 
+/// Whether a path is git's own: a hook or a setting there would be obeyed by the person's
+/// git.
+pub(super) fn is_of_git(path: &Path) -> bool {
+    path.components().any(is_git_dir)
+}
+
+/// The paths that were changed and are git's own.
+pub(super) fn of_git(job: &Job<'_, Files>) -> Result<Vec<Op>, Error> {
+    let all = all_in(&job.dir)?;
+    Ok(all.into_iter().filter(|op| is_of_git(&op.path)).collect())
+}
+
+/// A path below a directory that is git's own, if there is one.
+pub(super) fn git_in(dir: &Path) -> Result<Option<PathBuf>, Error> {
+    let mut found = None;
+    below(dir, Path::new(""), &mut |path| {
+        if found.is_none() && is_of_git(path) {
+            found = Some(path.to_owned());
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
 /// As [`ops`], by the directory of the task.
 pub(crate) fn ops_in(dir: &TaskDir) -> Result<Vec<Op>, Error> {
+    let all = all_in(dir)?;
+    Ok(all.into_iter().filter(|op| !is_of_git(&op.path)).collect())
+}
+
+fn all_in(dir: &TaskDir) -> Result<Vec<Op>, Error> {
     let base = dir.path().join(BASE);
     let tree = dir.results().join(TREE);
     let mut ops = Vec::new();
@@ -55,8 +85,6 @@ pub(crate) fn ops_in(dir: &TaskDir) -> Result<Vec<Op>, Error> {
         Ok(())
     })?;
     ops.extend(removed.into_iter().rev());
-    // git's own, which is not part of anybody's work: what is checked out is.
-    ops.retain(|op| !op.path.starts_with(".git"));
     Ok(ops)
 }
 
@@ -104,6 +132,15 @@ fn state(path: &Path) -> Result<State, Error> {
     }
     let file = File::open(path).at("open", path)?;
     Ok(State::File(Fingerprint::of(&file, &mut |_| true).at("read", path)?))
+}
+
+/// Whether a directory takes the place of something else, or the reverse.
+pub(super) fn is_another_kind(op: &Op) -> bool {
+    match (&op.old, &op.change) {
+        (State::File(_) | State::Link(_), Change::MakeDir) => true,
+        (State::Dir, Change::Write { .. } | Change::Link(_)) => true,
+        _ => false,
+    }
 }
 
 /// How much was changed, and the first paths.

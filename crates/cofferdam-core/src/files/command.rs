@@ -53,7 +53,9 @@ impl PublishCommand {
             Error::usage(format!("`--publish {text}`: {why}"), "`--publish 'command:./push FILE'`")
         };
         let Some(command) = text.strip_prefix("command:") else {
-            return Err(usage("it has to say how: `command:` is all there is"));
+            return Err(usage(
+                "it has to be `command:CMD`, or `patch` for the directory of `--dir`",
+            ));
         };
         let argv = shlex::split(command).ok_or_else(|| usage("a quote is not closed"))?;
         if argv.is_empty() {

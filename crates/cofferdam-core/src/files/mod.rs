@@ -44,6 +44,7 @@ pub(crate) use admit::admit;
 pub use command::PublishCommand;
 pub use place::{Content, Mode};
 pub use snapshot::{ARGUMENT, main};
+pub(crate) use versions::forget_versions;
 pub use versions::{Replaced, replaced};
 
 /// A file that a command is to make, and the one that it becomes.
@@ -164,6 +165,41 @@ impl Candidate {
     }
 }
 
+/// What was changed of a directory is told, and what can't land as it is to.
+fn changes_of(job: &mut Job<'_, Files>) -> Result<TakenOut, Error> {
+    let failed = |why: String| Ok(TakenOut::End(State::Failed, why));
+    let is_patch = job.facts.outputs.first().is_some_and(|output| output.mode == Mode::Patch);
+    let (ops, of_git) = (changes::ops(job)?, changes::of_git(job)?);
+    let (counts, paths) = changes::summary(&ops);
+    (job.facts.counts, job.facts.paths) = (Some(counts), paths);
+    if let Some(first) = of_git.first() {
+        let path = first.path.display();
+        if !is_patch {
+            return failed(format!(
+                "`{path}` is git's own, and what it holds is obeyed by the git of whoever works \
+                 there: it can't land; `--publish patch` leaves it out"
+            ));
+        }
+        let more = of_git.len() - 1;
+        let more = if more == 0 { String::new() } else { format!(" and {more} more of its kind") };
+        job.tell_left_out(vec![format!("`{path}`{more}: it is git's own")]);
+    }
+    if !is_patch {
+        return Ok(TakenOut::Result);
+    }
+    if ops.is_empty() {
+        return Ok(TakenOut::End(State::Empty, "nothing changed".into()));
+    }
+    match ops.iter().find(|op| changes::is_another_kind(op)) {
+        Some(op) => failed(format!(
+            "`{}` is a directory in the place of a file, or a file in that of a directory, which \
+             no patch can change",
+            op.path.display()
+        )),
+        None => Ok(TakenOut::Result),
+    }
+}
+
 impl Source for Files {
     type Candidate = Candidate;
     type Begun = ();
@@ -254,19 +290,16 @@ impl Source for Files {
         }
         let taken = snapshot::take_out(job, context)?;
         if matches!(taken, TakenOut::Result) {
-            let ops = changes::ops(job)?;
-            let (counts, paths) = changes::summary(&ops);
-            (job.facts.counts, job.facts.paths) = (Some(counts), paths);
-            let mode = job.facts.outputs.first().map(|output| output.mode);
-            if ops.is_empty() && mode == Some(Mode::Patch) {
-                return Ok(TakenOut::End(State::Empty, "nothing changed".into()));
-            }
+            return changes_of(job);
         }
         Ok(taken)
     }
 
     fn in_words(job: &Job<'_, Files>) -> String {
         if let Some(ChangeCounts { added, modified, deleted }) = job.facts.counts {
+            if added + modified + deleted == 0 {
+                return "permissions or empty directories, no file's content".into();
+            }
             return format!("{added} added, {modified} changed, {deleted} deleted");
         }
         let outputs = job.facts.outputs.iter();

@@ -112,8 +112,9 @@ pub(super) fn publish(job: &mut Job<'_, Files>) -> Result<(), Error> {
     job.took("landed", begun);
     let left_alone = apply(job, &redo)?;
     land(job, publication, left_alone, None)?;
-    let count = redo.changes.len();
-    job.told("landed", begun, format!("{count} paths of {}", redo.dir.display()));
+    let (count, dir) = (redo.changes.len(), redo.dir.display());
+    let paths = if count == 1 { "path" } else { "paths" };
+    job.told("landed", begun, format!("{count} {paths} of {dir}"));
     Ok(())
 }
 

@@ -21,6 +21,7 @@ use cofferdam_tree::target::{Recovered, Stamp, TargetError};
 use cofferdam_tree::{
     FileTarget, Fingerprint, TextOrBytes, Totals, TreeFingerprint, TreeTarget, random_name,
 };
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use serde::{Deserialize, Serialize};
 use serde_with::As;
 
@@ -312,6 +313,17 @@ fn probe(place: &Path) -> Result<(), TargetError> {
         }
         _ => TargetError::Io { step: STEP, path: place.to_owned(), source },
     };
+    let flags = (AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS);
+    if rustix::fs::statx(CWD, place, flags.0, flags.1)
+        .is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    {
+        return Err(TargetError::NotHere {
+            step: "replace",
+            path: place.to_owned(),
+            why: "it is a mount point, and nothing can take its name",
+            instead: "a mount of the directory that it lies in can have it replaced",
+        });
+    }
     let name = random_name(12).map_err(failed)?;
     let beside = place.with_file_name(format!(".dam-probe-{name}"));
     std::fs::File::create_new(&beside).map_err(failed)?;

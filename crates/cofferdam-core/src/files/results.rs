@@ -18,6 +18,7 @@ use cofferdam_tree::target::tree::{Keep, Owners, copy_tree};
 use cofferdam_tree::walk::{open_dir_below, open_file_below};
 use cofferdam_tree::{Fingerprint, Totals, TreeFingerprint, WalkError};
 
+use super::changes;
 use super::place::GoOn;
 use super::{Content, Files, GivenFact, Mode};
 use crate::Error;
@@ -56,6 +57,12 @@ pub(super) fn take(job: &mut Job<'_, Files>, context: &Context) -> Result<TakenO
         };
         match taken {
             Ok(result) => {
+                if output.mode == Mode::Tree
+                    && let Some(path) = changes::git_in(&dir.join(&output.from))?
+                {
+                    let path = output.from.join(path);
+                    return failed(&path, "is git's own, and can't be part of what lands");
+                }
                 if output.mode == Mode::Append
                     && let Err(error) = records(&dir.join(&output.from), &output.place)
                 {

@@ -48,6 +48,23 @@ pub(super) fn keep(dam: &Dam, place: &Path, task: &str, old: &File) -> Result<()
     Ok(())
 }
 
+/// Removes versions that were made before a moment, in milliseconds since 1970: nobody
+/// knows any more what they were replaced with.
+pub(crate) fn forget_versions(dam: &Dam, before_ms: i64) -> Result<(), Error> {
+    for place in list(&dam.versions_dir())? {
+        for version in list(&place)? {
+            let name = version.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let made = name.split_once('-').and_then(|(at, _)| at.parse::<i64>().ok());
+            if made.is_some_and(|at| at < before_ms) {
+                std::fs::remove_file(&version).at("remove", &version)?;
+            }
+        }
+        // Not while there are others.
+        let _ = std::fs::remove_dir(&place);
+    }
+    Ok(())
+}
+
 /// The versions of a place, oldest first.
 fn list(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match std::fs::read_dir(dir) {
@@ -101,9 +118,17 @@ pub fn replaced(dam: &Dam, task: &Task) -> Result<Vec<Replaced>, Error> {
     }
     let mut all = Vec::new();
     for output in Facts::of(task)?.outputs {
-        if output.mode == Mode::Append {
-            let why = format!("records in `{}` stay what they are", output.place.display());
-            return Err(wrong(why));
+        match output.mode {
+            Mode::Append => {
+                let why = format!("records in `{}` stay what they are", output.place.display());
+                return Err(wrong(why));
+            }
+            Mode::Patch => {
+                let why =
+                    "what a patch replaced is not kept: `dam diff` shows it only before it lands";
+                return Err(wrong(why.into()));
+            }
+            Mode::File | Mode::Tree => {}
         }
         let Some(result) = output.differing() else { continue };
         let place = output.place.display();

@@ -157,6 +157,12 @@ fn next_step(receipt: &Receipt) -> Option<String> {
             };
             format!("`dam diff {name}` shows it, {land}, `dam drop {name}` throws it away")
         }
+        State::Conflicted if receipt.outputs.iter().any(|output| output.from.is_empty()) => {
+            format!(
+                "`dam diff {name}` shows it, `dam drop {name}` throws it away; the same again \
+                 starts from what is there now"
+            )
+        }
         State::Conflicted if !receipt.outputs.is_empty() => format!(
             "`dam diff {name}` shows it, `dam retry {name}` makes it again on what is there now, \
              `dam drop {name}` throws it away"

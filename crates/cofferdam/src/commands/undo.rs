@@ -19,6 +19,12 @@ pub fn undo(args: &Undo, format: Format) -> Result<ExitCode, Error> {
         return of_files(args, &receipt, &files::replaced(&dam, &task)?, format);
     }
     drop(dam);
+    if receipt.target.as_ref().is_some_and(|target| target.starts_with("command: ")) {
+        return Err(Error::Usage {
+            message: format!("`{}` can't be undone: a command published it", receipt.name),
+            hint: Some("what it did is known to that command alone".into()),
+        });
+    }
     let refuse = |why: &str| Error::Usage {
         message: format!("`{}` can't be undone: {why}", receipt.name),
         hint: None,
@@ -59,7 +65,8 @@ fn of_files(
     for one in replaced {
         let (from, place) = (one.from.as_os_str(), one.place.as_os_str());
         if one.is_dir {
-            // It is the only one.
+            // It is the only one. What `--dir` landed has no place in a context of its own.
+            let from = if from.is_empty() { OsStr::new("restored") } else { from };
             words
                 .push(joined("--input=", [one.version.as_os_str(), ":".as_ref(), COPIED.as_ref()]));
             words.push(joined("--output=", [from, "/=".as_ref(), place]));

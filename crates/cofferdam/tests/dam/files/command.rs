@@ -65,7 +65,7 @@ fn after_a_crash_it_is_in_doubt_and_never_run_again_by_itself() {
         assert!(list.expect_code(0).stdout.contains("in-doubt"), "{place}: {}", list.stdout);
         let before = pushed(&desk);
         desk.run(&options, "echo good > r").expect_code(8).says("in-doubt t");
-        desk.dam(&["land", "t"]).expect_code(2).says("in-doubt");
+        desk.dam(&["land", "t"]).expect_code(2).says("it is never published again");
         desk.dam(&["retry", "t"]).expect_code(2).says("in-doubt");
         desk.dam(&["gc"]).expect_code(0);
         assert_eq!(pushed(&desk), before, "{place}");
@@ -126,7 +126,7 @@ fn what_it_is_given_has_to_be_there_and_what_it_is_asked_to_make_sense() {
     let desk = desk();
     run(&desk, &["--no-check"], "echo x > other").expect_code(1).says("made nothing that");
     for (publish, why) in [
-        ("./push r", "`command:` is all there is"),
+        ("./push r", "it has to be `command:CMD`, or `patch`"),
         ("command:", "there is no command"),
         ("command:./push 'r", "a quote is not closed"),
     ] {

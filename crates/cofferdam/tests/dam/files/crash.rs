@@ -221,7 +221,7 @@ fn a_patch_is_rolled_forward_wherever_it_is_killed() {
         let bed = Bed::new(Outputs::Patch);
         kill_at(bed.run(), place);
         bed.assert_recovers();
-        assert_eq!(bed.desk.world.sh("ls ../state/journal 2> /dev/null || true"), "");
+        assert_eq!(bed.desk.world.sh("ls -A ../state/journal 2> /dev/null || true"), "");
     });
 }
 

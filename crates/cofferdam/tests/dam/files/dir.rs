@@ -114,7 +114,7 @@ fn what_a_command_makes_that_is_no_file_is_refused_by_name() {
         assert_eq!(read(&desk, "gone"), "x\n");
     }
     let patch = ["--no-check", "--publish=patch"];
-    run(&desk, &patch, "rm index; mkdir index").expect_code(4).says("index");
+    run(&desk, &patch, "rm index; mkdir index").expect_code(1).says("no patch can change");
     assert_eq!(read(&desk, "index"), "old\n");
 }
 
@@ -134,4 +134,36 @@ fn directories_that_can_not_be_worked_on_are_refused() {
     desk.dam(&["run", "--dir", home, "--no-check", "--", "true"]).expect_code(2);
     run(&desk, &["--publish=command:x"], "true").expect_code(2).says("is for `--scratch`");
     desk.run(&["--publish=patch"], "true").expect_code(2).says("is for the directory of `--dir`");
+}
+
+#[test]
+fn what_git_obeys_never_lands() {
+    let desk = site();
+    desk.world.sh_in(&desk.here, "cd site; git init -q; git init -q sub");
+    let hooks = "for git in .git sub/.git; do echo 'exit 0' > $git/hooks/pre-commit; done; \
+                 git init -q fresh; echo new > index";
+    let before = Desk::tree(&desk.here);
+    run(&desk, &["--no-check"], hooks).expect_code(1).says("is git's own").says("`.git/hooks");
+    assert_eq!(Desk::tree(&desk.here), before);
+    let patch = run(&desk, &["--no-check", "--publish=patch"], hooks);
+    patch.expect_code(0).says("2 paths of").says("more of its kind: it is git's own");
+    assert_eq!(read(&desk, "index"), "new\n");
+    for hook in [".git/hooks/pre-commit", "sub/.git/hooks/pre-commit", "fresh/.git/HEAD"] {
+        assert_eq!(read(&desk, hook), "none", "{hook}");
+    }
+    // Nor does a new directory with one.
+    let made = "mkdir -p d/e; cd d/e; git init -q";
+    desk.run(&["--no-check", &desk.output("d/", "www")], made).expect_code(1).says("is git's own");
+    assert!(!desk.shared.join("www").exists());
+}
+
+#[test]
+fn a_directory_that_landed_can_be_taken_back_and_a_patch_says_that_it_can_not() {
+    let desk = site();
+    run(&desk, &["--no-check", "--name=t"], WORK).expect_code(0);
+    desk.dam(&["undo", "t", "--check", "test -e sub/page || test -e restored/sub/page"])
+        .expect_code(0);
+    assert_eq!((read(&desk, "index"), read(&desk, "gone")), ("old\n".into(), "x\n".into()));
+    run(&desk, &["--no-check", "--publish=patch", "--name=p"], "echo 2 > index").expect_code(0);
+    desk.dam(&["undo", "p", "--no-check"]).expect_code(2).says("what a patch replaced is not kept");
 }

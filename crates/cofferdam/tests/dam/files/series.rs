@@ -154,3 +154,21 @@ fn a_slow_run_never_overwrites_a_later_one() {
     desk.dam(&["land", "wednesday", "--no-check"]).expect_code(4).says("superseded");
     assert_eq!(desk.shared("out"), "thursday\n");
 }
+
+#[test]
+fn a_run_that_says_nothing_of_a_stop_does_not_take_it_away() {
+    let desk = Desk::new();
+    desk.run(&["--no-check", "--series=loop", "--stop-after=2"], "exit 1").expect_code(1);
+    desk.run(&["--no-check", "--series=loop"], "exit 1").expect_code(1);
+    desk.run(&["--no-check", "--series=loop"], "true").expect_code(5).says("2 failures in a row");
+}
+
+#[test]
+fn one_that_minds_nobody_is_minded() {
+    let desk = Desk::new();
+    let first = begin(&desk, "first", &["--overlap=allow"], "true");
+    desk.run(&["--no-check", "--series=loop"], "true").expect_code(5).says("`first`");
+    desk.run(&["--no-check", "--series=loop", "--overlap=allow"], "true").expect_code(0);
+    end(&desk, "first", first).expect_code(0);
+    desk.run(&["--no-check", "--series=loop"], "true").expect_code(0);
+}

@@ -59,3 +59,20 @@ fn after_a_year_there_is_no_more_than_after_a_quarter() {
     let all: Value = serde_json::from_str(&list.stdout).expect("JSON");
     assert_eq!((&all[0]["failures"], &all[0]["stopped"]), (&0.into(), &Value::Null));
 }
+
+#[test]
+fn what_waits_for_a_person_waits_where_only_logs_of_failures_are_kept() {
+    let desk = Desk::new();
+    std::fs::create_dir_all(desk.world.home().join(".config/cofferdam")).expect("mkdir");
+    let config = desk.world.home().join(".config/cofferdam/config.toml");
+    std::fs::write(config, "[settle]\nfailed = \"log\"\n").expect("write");
+    let output = desk.output("r", "out");
+    desk.run(&["--name=waits", &output], "echo good > r").expect_code(8);
+    desk.run(&["--name=kept", "--keep", "--no-check"], "exit 1").expect_code(1);
+    desk.run(&["--name=gone", "--no-check"], "exit 1").expect_code(1);
+    let kept = |name: &str| desk.world.task(name)["context_kept"] == true;
+    assert_eq!((kept("waits"), kept("kept"), kept("gone")), (true, true, false));
+    desk.dam(&["gc"]).expect_code(0);
+    desk.dam(&["land", "waits", "--no-check"]).expect_code(0);
+    assert_eq!(desk.shared("out"), "good\n");
+}
