@@ -136,11 +136,11 @@ fn state(path: &Path) -> Result<State, Error> {
 
 /// Whether a directory takes the place of something else, or the reverse.
 pub(super) fn is_another_kind(op: &Op) -> bool {
-    match (&op.old, &op.change) {
-        (State::File(_) | State::Link(_), Change::MakeDir) => true,
-        (State::Dir, Change::Write { .. } | Change::Link(_)) => true,
-        _ => false,
-    }
+    matches!(
+        (&op.old, &op.change),
+        (State::File(_) | State::Link(_), Change::MakeDir)
+            | (State::Dir, Change::Write { .. } | Change::Link(_))
+    )
 }
 
 /// How much was changed, and the first paths.
