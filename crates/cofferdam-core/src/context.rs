@@ -144,6 +144,13 @@ impl Place {
             person.home = "/home/dam".into();
         }
         check_top(dam, dir, &person)?;
+        let name = dir.file_name().unwrap_or_default().as_encoded_bytes();
+        if name.starts_with(b".") && name.windows(VERSION.len()).any(|part| part == VERSION) {
+            return Err(Error::usage(
+                format!("`{}` is a version of what landed in the place of a link", dir.display()),
+                "`--scratch --input LINK:site --output site2/=LINK` replaces where that leads",
+            ));
+        }
         let hidden = vec![dam.dir().to_owned()];
         let apart = [hidden.as_slice(), &[dir.to_owned()]].concat();
         let tools = Tools::find(&person.home, |name| std::env::var_os(name), &apart);
@@ -229,28 +236,38 @@ impl Place {
     }
 }
 
+/// Part of the name of what [`cofferdam_tree::target::tree::Version`] is about.
+const VERSION: &[u8] = b".dam-version-";
+
 /// Refuses what an overlay can't lie on.
 fn check_top(dam: &Dam, top: &Path, person: &Person) -> Result<(), Error> {
-    let refuse = |why: &str| {
-        Err(Error::usage(format!("`{}` can't be a context: {why}", top.display()), None))
-    };
+    match not_ours(dam, top, person) {
+        None => Ok(()),
+        Some(why) => {
+            Err(Error::usage(format!("`{}` can't be a context: {why}", top.display()), None))
+        }
+    }
+}
+
+/// Why a directory is nobody's to take as a whole, as a clause.
+pub(crate) fn not_ours(dam: &Dam, top: &Path, person: &Person) -> Option<&'static str> {
     if top == Path::new("/") || person.home.starts_with(top) {
-        return refuse("it is or holds the home directory, which stays outside");
+        return Some("it is or holds the home directory, which stays outside");
     }
     for system in ["/proc", "/sys", "/dev", "/etc"].iter().chain(SYSTEM_DIRS) {
         if top == Path::new(system) || Path::new(system).starts_with(top) {
-            return refuse("it is or holds a system directory");
+            return Some("it is or holds a system directory");
         }
     }
     for system in ["/proc", "/sys", "/dev", "/etc"] {
         if top.starts_with(system) {
-            return refuse("it lies in a system directory");
+            return Some("it lies in a system directory");
         }
     }
     if dam.dir().starts_with(top) || top.starts_with(dam.dir()) {
-        return refuse("the state directory is inside of it, or it inside of the state directory");
+        return Some("the state directory is inside of it, or it inside of the state directory");
     }
-    Ok(())
+    None
 }
 
 /// What a command in a context is told by its environment.

@@ -8,6 +8,7 @@ use cofferdam_sandbox::SandboxError;
 use cofferdam_sandbox::limits::Rung;
 use cofferdam_tree::LockError;
 use cofferdam_tree::target::TargetError;
+use cofferdam_tree::target::tree::TreeError;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -295,6 +296,7 @@ impl Error {
             }
             Error::Target(TargetError::Drifted { .. }) => ExitCode::Conflict,
             Error::Target(_) if self.is_denied() || self.is_missing() => ExitCode::Usage,
+            Error::Target(_) | Error::Io { .. } if self.is_unfit() => ExitCode::Usage,
             Error::Isolation(_)
             | Error::StateDir { .. }
             | Error::LevelNotAvailable { .. }
@@ -320,8 +322,19 @@ impl Error {
         }
     }
 
+    /// Whether a path is none that could be meant, or leads to what nothing is done with.
+    fn is_unfit(&self) -> bool {
+        use rustix::io::Errno;
+        const NO_PATH: [Errno; 3] = [Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG];
+        causes(self).filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(|error| {
+            let refused = error.get_ref().and_then(|inner| inner.downcast_ref::<TreeError>());
+            matches!(refused, Some(TreeError::Refused { .. }))
+                || Errno::from_io_error(error).is_some_and(|errno| NO_PATH.contains(&errno))
+        })
+    }
+
     /// Whether what was to be there is not.
-    fn is_missing(&self) -> bool {
+    pub(crate) fn is_missing(&self) -> bool {
         causes(self).any(|cause| {
             let error = cause.downcast_ref::<std::io::Error>();
             error.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)

@@ -66,6 +66,9 @@ pub struct Facts {
     pub entered: u32,
     /// Whether one is. Written when nobody is, too.
     pub visited: bool,
+    /// Whether its supervisor died and nothing came of it: who waits for its key goes on.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub died: bool,
     /// How each attempt but the last ended.
     pub attempts: Vec<String>,
     /// The command's exit code.
@@ -186,6 +189,7 @@ impl Facts {
         self.outputs.iter_mut().for_each(|output| output.result = None);
         self.given.clear();
         self.publish_exit = None;
+        self.died = false;
         (self.message, self.landed_on) = (None, None);
         self.diagnosis.clear();
         self.checks.clear();
@@ -204,6 +208,7 @@ impl Facts {
             "lfs",
             "given",
             "publish_exit",
+            "died",
             "message",
             "landed_on",
         ];

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::control::Control;
+use crate::facts::Facts;
 use crate::receipt::Receipt;
 use crate::reconcile::reconcile;
 use crate::report::{Event, Reporter};
@@ -94,24 +95,38 @@ pub(crate) fn outcome(
     let Some(once) = &request.key else { return Ok(None) };
     let key = once.key.clone();
     let dir = dam.task_dir(&first.id);
-    if first.state.is_live() && dir.is_live()? {
-        if !request.wait {
-            return Err(Error::KeyHeld { key, name: first.name.clone() });
+    let mut task = first.clone();
+    // Of those who waited for one that died each can be who brings it to an end: the others
+    // wait for that as well.
+    while task.state.is_live() {
+        let mut left = Vec::new();
+        if dir.is_live()? {
+            if !request.wait {
+                return Err(Error::KeyHeld { key, name: first.name.clone() });
+            }
+            let what = format!("the run for the key `{key}`");
+            reporter.report(Event::Waiting { what, holder: first.name.to_string() });
+            let path = dir.lock();
+            if patiently(move || Lock::shared(&path), || control.interrupts() > 0)?.is_none() {
+                return Err(Error::Interrupted);
+            }
+        } else {
+            left = reconcile(dam)?;
         }
-        let what = format!("the run for the key `{key}`");
-        reporter.report(Event::Waiting { what, holder: first.name.to_string() });
-        let path = dir.lock();
-        if patiently(move || Lock::shared(&path), || control.interrupts() > 0)?.is_none() {
-            return Err(Error::Interrupted);
+        match dam.ledger.task(&first.id)? {
+            Some(now) => task = now,
+            None => return Ok(None),
+        }
+        if task.state.is_live() && !left.is_empty() && !dir.is_live()? {
+            let left = left.join("; ");
+            return Err(Error::usage(
+                format!("the run for the key `{key}` broke off: {left}"),
+                None,
+            ));
         }
     }
-    let Some(mut task) = dam.ledger.task(&first.id)? else { return Ok(None) };
-    if task.state.is_live() {
-        reconcile(dam)?;
-        match dam.ledger.key_holder(once.as_ledger())? {
-            Some(holder) if holder.id == task.id => task = holder,
-            _ => return Ok(None),
-        }
+    if Facts::of(&task)?.died {
+        return Ok(None);
     }
     let mut receipt = Receipt::of(&task)?;
     receipt.replayed = true;

@@ -67,6 +67,9 @@ pub struct ReportedTask {
     pub receipt: Receipt,
     /// When it came into its state, milliseconds since 1970.
     pub at_ms: i64,
+    /// Whether it waited for a person, who dropped it.
+    #[serde(default)]
+    pub dropped: bool,
     /// Of what failed, its check or its command: the first line that says so, else the
     /// last one.
     pub said: Option<String>,
@@ -107,7 +110,9 @@ pub fn since(dam: &mut Dam, since_ms: i64) -> Result<Overview, Error> {
         let at_ms = history.last().map_or(task.updated_ms, |step| step.at_ms);
         let receipt = Receipt::of(task)?;
         let said = said(dam, task, &receipt);
-        reported.push(ReportedTask { receipt, at_ms, said });
+        let waited = matches!(task.state, State::Ready | State::InDoubt);
+        let dropped = waited && task.settled;
+        reported.push(ReportedTask { receipt, at_ms, dropped, said });
     }
     reported.sort_by_key(|task| std::cmp::Reverse(task.at_ms));
     Ok(Overview {

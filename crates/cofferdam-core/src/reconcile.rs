@@ -81,7 +81,10 @@ fn one<S: Source>(dam: &mut Dam, task: &Task) -> Result<(), Error> {
             job.advance(State::Verifying, None)?;
             job.end(State::Ready, "its supervisor died before it was verified; `dam land` goes on")
         }
-        state => job.end(State::Failed, &format!("its supervisor died while it was {state}")),
+        state => {
+            job.facts.died = true;
+            job.end(State::Failed, &format!("its supervisor died while it was {state}"))
+        }
     }?;
     job.write_receipt().map(drop)
 }

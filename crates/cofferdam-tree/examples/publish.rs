@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cofferdam_tree::target::file::Content;
-use cofferdam_tree::target::tree::{Keep, Owners, Tree};
+use cofferdam_tree::target::tree::{Keep, Owners, SetId, Tree};
 use cofferdam_tree::{FileTarget, TreeTarget};
 use rustix::fs::{RenameFlags, renameat_with};
 
@@ -142,7 +142,7 @@ fn trees(dir: &Path, files: usize, rounds: usize) -> Result<serde_json::Value, F
 fn commit(place: &Path, result: &Path) -> Result<u64, Failed> {
     let target = TreeTarget::open(place)?;
     let dir = File::open(result)?;
-    let keep = Keep { owners: Owners::Ours, set_id: false, sync: true };
+    let keep = Keep { owners: Owners::Ours, set_id: SetId::Dropped, sync: true };
     let tree = Tree { dir: dir.as_fd(), keep, like_old: false, umask: 0o022 };
     let staged = OsStr::new(".staged");
     let old = target.look(&mut |_| true)?;

@@ -211,7 +211,7 @@ pub struct Run {
     pub stop_after: Option<u32>,
     /// Run the command once for each row of a file, as a task of its own each: JSON objects,
     /// a line each, with `name`, `args`, `env` and `key`, where `{FIELD}` in the command
-    /// stands for a field; or plain lines, for which `{}` stands. The same file again does
+    /// and the options stands for a field; or plain lines, for which `{}` stands. The same file again does
     /// what is not done yet.
     #[arg(long, value_name = "FILE", conflicts_with = "name")]
     pub each: Option<PathBuf>,

@@ -135,7 +135,10 @@ impl Boundary for Sandbox {
         let var_tmp = PathBuf::from("/var/tmp");
         let mut places = vec![("tmp", &tmp), ("home", &person.home)];
         // A link can't hold the mount points of what lies below it.
-        if place.top.starts_with(&var_tmp) || person.home.starts_with(&var_tmp) {
+        let given = place.tools.dirs.iter().map(|dir| &dir.path);
+        let given = given.chain(place.files.iter().map(|(_, dest)| dest));
+        let mut inside = given.chain([&place.top, &person.home]);
+        if inside.any(|path| path.starts_with(&var_tmp)) {
             places.insert(0, ("tmp", &var_tmp));
         } else {
             mounts.push(Mount::Symlink { dest: var_tmp.clone(), target: tmp.clone() });

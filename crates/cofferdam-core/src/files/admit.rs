@@ -12,7 +12,7 @@ use crate::admit::{
     Admitted, Reserved, can_stand, default_name, fresh_id, give, ids_of, limit, reserve,
 };
 use crate::config::{Asks, Config};
-use crate::context::Place;
+use crate::context::{Place, not_ours};
 use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
@@ -85,6 +85,13 @@ pub(crate) fn admit<'a>(
     if let Some(output) = request.outputs.iter().find(|output| output.to.starts_with(dam.dir())) {
         return of_state(&output.to);
     }
+    for output in request.outputs.iter().filter(|output| output.mode == Mode::Tree) {
+        let to = opened::Place::open(output)?;
+        if let Some(why) = not_ours(dam, to.path(), &place.person) {
+            let to = to.path().display();
+            return Err(Error::usage(format!("`{to}` can't be replaced: {why}"), None));
+        }
+    }
     let mut outputs = Vec::new();
     let mut meter = Meter::begin(reporter, "looking at what is there");
     for output in &request.outputs {
@@ -148,11 +155,17 @@ pub(super) fn look(
     // What others add to records meanwhile is no matter.
     let before = match output.mode {
         Mode::Append => None,
-        Mode::File | Mode::Tree | Mode::Patch => place.look(&mut |totals| {
-            read += totals.bytes;
-            meter.at(read >> 20, 0);
-            control.interrupts() == 0
-        })?,
+        Mode::File | Mode::Tree | Mode::Patch => {
+            let seen = place.look(&mut |totals| {
+                read += totals.bytes;
+                meter.at(read >> 20, 0);
+                control.interrupts() == 0
+            });
+            if seen.is_err() && control.interrupts() > 0 {
+                return Err(Error::Interrupted);
+            }
+            seen?
+        }
     };
     Ok(OutputFact {
         from: output.from.clone(),

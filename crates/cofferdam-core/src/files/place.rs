@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_tree::target::append::Records;
 use cofferdam_tree::target::file::{Content as FileContent, Seen};
-use cofferdam_tree::target::tree::{Keep, Owners, Tree, Way};
+use cofferdam_tree::target::tree::{Keep, Owners, SetId, Tree, Way};
 use cofferdam_tree::target::{Recovered, Stamp, TargetError};
 use cofferdam_tree::{
     FileTarget, Fingerprint, TextOrBytes, Totals, TreeFingerprint, TreeTarget, random_name,
@@ -264,7 +264,7 @@ impl Place {
                     return Err(tree.has_changed().into());
                 }
                 let result = open(made.path)?;
-                let keep = Keep { owners: Owners::Ours, set_id: false, sync: true };
+                let keep = Keep { owners: Owners::Ours, set_id: SetId::Dropped, sync: true };
                 let content =
                     Tree { dir: result.as_fd(), keep, like_old: made.like_old, umask: made.umask };
                 let new = tree.stage(name, content, old.as_ref(), go_on)?;

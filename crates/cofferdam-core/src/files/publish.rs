@@ -119,6 +119,12 @@ fn drift(job: &Job<'_, Files>) -> Result<Option<String>, Error> {
             )) => {
                 return Ok(Some(error.to_string()));
             }
+            Err(error) if error.is_missing() => {
+                return Ok(Some(format!(
+                    "`{}` has gone since the task began",
+                    output.to.display()
+                )));
+            }
             Err(error) => return Err(error),
         };
         let place = known.place.display();

@@ -14,7 +14,7 @@ use std::path::Path;
 use cofferdam_ledger::State;
 use cofferdam_tree::target::append::Records;
 use cofferdam_tree::target::copy_content;
-use cofferdam_tree::target::tree::{Keep, Owners, copy_tree};
+use cofferdam_tree::target::tree::{Keep, Owners, SetId, copy_tree};
 use cofferdam_tree::walk::{open_dir_below, open_file_below};
 use cofferdam_tree::{Fingerprint, Totals, TreeFingerprint, WalkError};
 
@@ -177,7 +177,7 @@ fn take_tree(
         true => Owners::All { uid: ids.uid, gid: ids.gid },
         false => Owners::Ours,
     };
-    let keep = Keep { owners, set_id: false, sync: false };
+    let keep = Keep { owners, set_id: SetId::Dropped, sync: false };
     let copied = copy_tree(made.as_fd(), open.as_fd(), name, keep, go_on).and_then(|_| {
         let copy = open_dir_below(&open, name.as_encoded_bytes())?;
         let gone = || WalkError::Changed { path: name.as_encoded_bytes().into() };

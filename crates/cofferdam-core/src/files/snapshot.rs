@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use cofferdam_ledger::State;
 use cofferdam_sandbox::{Ids, enter_user_namespace, read_only_overlay};
-use cofferdam_tree::target::tree::{Keep, Owners, TreeError, copy_tree};
+use cofferdam_tree::target::tree::{Keep, Owners, SetId, TreeError, copy_tree};
 use cofferdam_tree::{TextOrBytes, Totals, TreeFingerprint, WalkError};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,10 @@ pub(super) fn take(job: &mut Job<'_, Files>, dir: &Path) -> Result<(), Error> {
         true => Owners::All { uid: job.ids.uid, gid: job.ids.gid },
         false => Owners::Ours,
     };
-    let keep = Keep { owners, set_id: false, sync: false };
+    // What is replaced as a whole would lose them, though the task leaves it as it is.
+    let whole = job.facts.outputs.first().is_some_and(|output| output.mode == Mode::Tree);
+    let set_id = if whole { SetId::Refused } else { SetId::Dropped };
+    let keep = Keep { owners, set_id, sync: false };
     let (to, control) = (open(job.dir.path())?, job.control.clone());
     for tried in 1.. {
         let from = open(dir)?;
@@ -217,7 +220,7 @@ fn work() -> Result<(), Box<dyn std::error::Error>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let merged = rustix::fs::openat(&merged, ".", flags, rustix::fs::Mode::empty())?;
     let results = File::open(&merging.results)?;
-    let keep = Keep { owners: Owners::Ours, set_id: false, sync: false };
+    let keep = Keep { owners: Owners::Ours, set_id: SetId::Dropped, sync: false };
     let mut out = std::io::stdout().lock();
     let (mut done, mut told) = (0, 0);
     let mut go_on = |totals: Totals| {

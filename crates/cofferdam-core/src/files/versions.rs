@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use cofferdam_ledger::{State, Task, now_ms};
-use cofferdam_tree::target::copy_content;
+use cofferdam_tree::target::{TargetError, copy_content};
 use cofferdam_tree::{TreeFingerprint, TreeTarget};
 
 use super::OutputFact;
@@ -138,8 +138,16 @@ pub fn replaced(dam: &Dam, task: &Task) -> Result<Vec<Replaced>, Error> {
         let now = Place::at(&output.place, output.way)?;
         let now = now.map(|place| place.look(&mut |_| true)).transpose()?.flatten();
         let same = |now: &Content| now.reads_as(result);
+        if now
+            .as_ref()
+            .zip(output.before.as_ref())
+            .is_some_and(|(now, before)| now.reads_as(before))
+        {
+            return Err(wrong(format!("`{place}` is what it was before already")));
+        }
         if !now.as_ref().is_some_and(same) {
-            return Err(wrong(format!("`{place}` has changed since it landed")));
+            let (path, how) = (output.place.clone(), "has changed since it landed");
+            return Err(TargetError::Drifted { path, how }.into());
         }
         let missing = || wrong(format!("what was at `{place}` before is not kept any more"));
         let (from, is_dir) = (output.from.clone(), output.mode == Mode::Tree);

@@ -4,6 +4,7 @@
 //! has a key, its own or one made of what is asked for, so that the same file again does
 //! what is not done yet.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -30,7 +31,7 @@ struct Row {
     key: Option<String>,
     args: Vec<String>,
     env: Vec<(String, String)>,
-    /// What `{FIELD}` in the command stands for; of a line of text, `{}`.
+    /// What `{FIELD}` in the command and its options stands for; of a line of text, `{}`.
     fields: Vec<(String, String)>,
 }
 
@@ -54,6 +55,7 @@ impl Came {
 /// Runs a task for each row of a file.
 pub fn each(args: &Run, file: &Path, dir: &Path, format: Format) -> Result<ExitCode, Error> {
     let rows = rows(&read(file, dir)?, file)?;
+    each_its_own(&args.outputs, &rows)?;
     let own = own_options(std::env::args_os().skip(1));
     let jobs = args.jobs.map_or_else(
         || std::thread::available_parallelism().map_or(1, usize::from),
@@ -121,16 +123,37 @@ fn read(file: &Path, dir: &Path) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The rows of a text: a JSON object a line, or plain lines.
+/// Refuses outputs that two rows would make: the last would be what is left.
+fn each_its_own(outputs: &[OsString], rows: &[Row]) -> Result<(), Error> {
+    for output in outputs {
+        let mut seen = HashSet::new();
+        if let Some(twice) = rows.iter().find(|row| !seen.insert(row.filled(output))) {
+            return Err(Error::Usage {
+                message: format!(
+                    "more than one row would make `--output {}`",
+                    twice.filled(output).display()
+                ),
+                hint: Some("`{FIELD}` in it stands for what the row has there".into()),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a text: a JSON object a line, or plain lines, as the first of them is.
 fn rows(text: &str, file: &Path) -> Result<Vec<Row>, Error> {
     let mut rows: Vec<Row> = Vec::new();
+    let is_json = text.trim_start().starts_with('{');
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |why: &str| usage(format!("{}:{}: {why}", file.display(), number + 1));
-        let row = if line.trim_start().starts_with('{') {
+        let row = if is_json {
             of_json(line).map_err(|why| wrong(&why))?
         } else {
             Row { fields: vec![(String::new(), line.to_owned())], ..Row::default() }
         };
+        if row.has_nul() {
+            return Err(wrong("a NUL byte can't be told to any command"));
+        }
         if row.name.is_some() && rows.iter().any(|other| other.name == row.name) {
             return Err(wrong("another row has that name"));
         }
@@ -178,7 +201,15 @@ fn of_json(line: &str) -> Result<Row, String> {
 }
 
 impl Row {
-    /// A word of the command with what its `{FIELD}`s stand for.
+    fn has_nul(&self) -> bool {
+        let pairs = self.env.iter().chain(&self.fields);
+        pairs
+            .flat_map(|(name, value)| [name, value])
+            .chain(&self.args)
+            .any(|text| text.contains('\0'))
+    }
+
+    /// A word of the command, or an option, with what its `{FIELD}`s stand for.
     fn filled(&self, word: &OsStr) -> OsString {
         let mut bytes = Vec::new();
         let mut rest = word.as_bytes();
@@ -244,7 +275,7 @@ impl Batch<'_> {
             .map(|word| row.filled(word))
             .chain(row.args.iter().map(OsString::from))
             .collect();
-        let mut options: Vec<OsString> = self.own.clone();
+        let mut options: Vec<OsString> = self.own.iter().map(|word| row.filled(word)).collect();
         for (name, value) in &row.env {
             options.push(format!("--env={name}={value}").into());
         }
@@ -418,11 +449,12 @@ mod tests {
 
     #[test]
     fn rows_are_objects_or_lines() {
-        let all =
-            parse("one two\n\n{\"name\": \"a\", \"n\": 3, \"args\": [\"x\", 1]}\n").expect("rows");
-        assert_eq!(all[0].filled("{} and {n}".as_ref()), "one two and {n}");
-        assert_eq!(all[1].filled("{name}{n}{n} {} {other}".as_ref()), "a33 {} {other}");
-        assert_eq!(all[1].args, ["x", "1"]);
+        let lines = parse("one two\n\n{three}\n").expect("rows");
+        assert_eq!(lines[0].filled("{} and {n}".as_ref()), "one two and {n}");
+        assert_eq!(lines[1].filled("{}".as_ref()), "{three}");
+        let all = parse("\n{\"name\": \"a\", \"n\": 3, \"args\": [\"x\", 1]}\n").expect("rows");
+        assert_eq!(all[0].filled("{name}{n}{n} {} {other}".as_ref()), "a33 {} {other}");
+        assert_eq!(all[0].args, ["x", "1"]);
         // What a value holds is not looked at again.
         let row = &parse("{\"a\": \"{b}\", \"b\": \"c\"}").expect("rows")[0];
         assert_eq!(row.filled("{a}".as_ref()), "{b}");
@@ -431,7 +463,10 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_row_is_told_with_its_line() {
         for (text, why) in [
-            ("a\n{\"name\": \"x\"\n", "rows:2: EOF"),
+            ("{\"n\": 1}\n{\"name\": \"x\"\n", "rows:2: EOF"),
+            ("{\"n\": 1}\n\nplain", "rows:3: expected"),
+            ("{\"args\": [\"a\\u0000b\"]}", "rows:1: a NUL byte"),
+            ("one\ntw\0o", "rows:2: a NUL byte"),
             ("{\"name\": \"A b\"}", "rows:1: "),
             ("{\"args\": \"x\"}", "rows:1: `args` has to be a list of texts"),
             ("{\"env\": [1]}", "rows:1: `env` has to be an object of texts"),

@@ -92,7 +92,8 @@ fn page(overview: &Overview, now: &ZonedDateTime) -> String {
     let mut text = format!("since {since} ({ago})\n{}\n", counted(overview));
     for (title, states) in PARTS {
         let of_part = |task: &&ReportedTask| {
-            task.receipt.state().is_some_and(|state| states.contains(&state))
+            // What was dropped waits for nobody.
+            !task.dropped && task.receipt.state().is_some_and(|state| states.contains(&state))
         };
         let tasks: Vec<&ReportedTask> = overview.tasks.iter().filter(of_part).collect();
         if tasks.is_empty() {
@@ -154,9 +155,12 @@ fn counted(overview: &Overview) -> String {
         return "no task".into();
     }
     let count = |states: &[State]| {
-        states.iter().filter_map(|state| overview.counts.get(state.as_str())).sum::<u64>()
+        let all = states.iter().filter_map(|state| overview.counts.get(state.as_str()));
+        let dropped = overview.tasks.iter().filter(|task| task.dropped);
+        let dropped = dropped.filter_map(|task| task.receipt.state());
+        all.sum::<u64>() - dropped.filter(|state| states.contains(state)).count() as u64
     };
-    let parts: Vec<String> = PARTS
+    let mut parts: Vec<String> = PARTS
         .iter()
         .map(|(title, states)| (count(states), title))
         .filter(|(number, _)| *number > 0)
@@ -167,6 +171,10 @@ fn counted(overview: &Overview) -> String {
             title => format!("{number} {title}"),
         })
         .collect();
+    match overview.tasks.iter().filter(|task| task.dropped).count() {
+        0 => {}
+        dropped => parts.push(format!("{dropped} dropped")),
+    }
     parts.join(", ")
 }
 

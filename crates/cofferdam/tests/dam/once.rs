@@ -167,6 +167,34 @@ fn a_run_that_dies_while_another_waits_is_done_by_that_one() {
 }
 
 #[test]
+fn of_many_who_wait_for_one_that_dies_one_goes_on_and_the_others_have_its_outcome() {
+    let world = World::new();
+    let command = |name: &str| {
+        let script = ["--", "sh", "-c", "sleep 1; echo ran >> a.txt"];
+        world.dam_command(
+            [&["run", "--key", "k", "--no-check", "--name", name], &script[..]].concat(),
+        )
+    };
+    let mut first = command("first").stderr(Stdio::null()).spawn().expect("dam");
+    until("it runs", || world.dam(["list"]).stdout.contains("running"));
+    std::thread::scope(|scope| {
+        let wait = |n: usize| {
+            let mut command = command(&format!("t{n}"));
+            scope.spawn(move || Done::from(command.output().expect("dam")))
+        };
+        let waiting: Vec<_> = (0..8).map(wait).collect();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        first.kill().expect("kill");
+        first.wait().expect("wait");
+        for done in waiting {
+            let done = done.join().expect("run");
+            done.expect_code(0).says("landed t");
+        }
+    });
+    assert_eq!((times(&world), names(&world).len()), (1, 2));
+}
+
+#[test]
 fn a_dead_run_is_done_by_who_comes_next_and_a_published_one_is_not() {
     for (place, second) in [("run:named", "landed second"), ("publish:ref:after", "landed first")] {
         let world = World::new();

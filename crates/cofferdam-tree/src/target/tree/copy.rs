@@ -21,7 +21,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use cofferdam_failpoint::hit;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
+};
 use rustix::io::Errno;
 
 use super::TreeError;
@@ -50,14 +52,25 @@ pub enum Owners {
     },
 }
 
+/// What becomes of the set-uid and set-gid bits of what is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetId {
+    /// They stay.
+    Kept,
+    /// They go.
+    Dropped,
+    /// Those of directories go; a file that has one is refused.
+    Refused,
+}
+
 /// What a copy keeps of the original besides content, permissions, `user.*` attributes,
 /// access lists and modification times.
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
     /// Who owns it.
     pub owners: Owners,
-    /// Whether set-uid and set-gid bits stay.
-    pub set_id: bool,
+    /// What becomes of set-uid and set-gid bits.
+    pub set_id: SetId,
     /// Whether it is durable when copying ends; the name of the new directory is not.
     pub sync: bool,
 }
@@ -176,27 +189,31 @@ impl Copier<'_> {
         Ok(Visit::Descend)
     }
 
-    /// Who is to own an entry's copy, unless it is who makes it.
-    fn owner(&self, entry: &Entry<'_>) -> Result<Option<(u32, u32)>, TreeError> {
+    /// Who is to own an entry's copy, unless it is who makes it; and which set-id bits a
+    /// directory is to have.
+    fn owner(&self, entry: &Entry<'_>) -> Result<(Option<(u32, u32)>, u32), TreeError> {
         let given = owner(self.keep, (entry.uid, entry.gid));
-        let Some(like) = &self.like else { return Ok(given) };
+        let Some(like) = &self.like else { return Ok((given, 0)) };
         let fail = |errno: Errno| TreeError::io("look at", entry.path, errno);
         let path = c_name(entry.path).map_err(fail)?;
         match open_beneath(like, &path, OFlags::PATH, Mode::empty()) {
             Ok(namesake) => {
-                let stat = probe_fd(&namesake).map_err(fail)?.stat;
-                Ok(Some((stat.uid, stat.gid)))
+                let namesake = probe_fd(&namesake).map_err(fail)?;
+                let is_dir = namesake.file_type() == FileType::Directory;
+                let set_id = if is_dir { namesake.stat.mode & SET_ID } else { 0 };
+                Ok((Some((namesake.stat.uid, namesake.stat.gid)), set_id))
             }
             // Nothing, or behind what is a link there.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(given),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok((given, 0)),
             Err(errno) => Err(fail(errno)),
         }
     }
 
     fn enter(&mut self, entry: &Entry<'_>) -> Result<(), TreeError> {
         let fail = |errno: Errno| TreeError::io("make", entry.path, errno);
-        let attributes = Attributes::of_entry(entry, entry.open_dir()?)?.filtered(self.keep);
-        let attributes = Attributes { owner: self.owner(entry)?, ..attributes };
+        let mut attributes = Attributes::of_entry(entry, entry.open_dir()?)?.filtered(self.keep);
+        let (owner, set_id) = self.owner(entry)?;
+        (attributes.owner, attributes.mode) = (owner, attributes.mode | set_id);
         let name = c_name(entry.name).map_err(fail)?;
         let (dir, _) = self.descent.top();
         rustix::fs::mkdirat(dir, &name, Mode::RWXU).map_err(fail)?;
@@ -218,10 +235,14 @@ impl Copier<'_> {
 
     fn file(&mut self, entry: &Entry<'_>) -> Result<(), TreeError> {
         let fail = |error: io::Error| TreeError::io("copy", entry.path, error);
+        if self.keep.set_id == SetId::Refused && entry.mode & SET_ID != 0 {
+            let found = "a set-uid or set-gid program";
+            return Err(TreeError::Refused { path: entry.path.into(), found });
+        }
         let from = entry.open_file()?;
         let before = version(&from).map_err(fail)?;
         let attributes = Attributes::of_entry(entry, &from)?.filtered(self.keep);
-        let attributes = Attributes { owner: self.owner(entry)?, ..attributes };
+        let attributes = Attributes { owner: self.owner(entry)?.0, ..attributes };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let (dir, _) = self.descent.top();
         let name = c_name(entry.name).map_err(|errno| fail(errno.into()))?;
@@ -259,7 +280,7 @@ impl Copier<'_> {
 
     fn symlink(&mut self, entry: &Entry<'_>, target: &[u8]) -> Result<(), TreeError> {
         let name = OsStr::from_bytes(entry.name);
-        let owner = self.owner(entry)?;
+        let (owner, _) = self.owner(entry)?;
         let (dir, _) = self.descent.top();
         let fail = |errno: Errno| TreeError::io("link", entry.path, errno);
         rustix::fs::symlinkat(OsStr::from_bytes(target), dir, name).map_err(fail)?;
@@ -316,7 +337,7 @@ impl Attributes {
 
     fn filtered(mut self, keep: Keep) -> Attributes {
         self.owner = self.owner.and_then(|of| owner(keep, of));
-        if !keep.set_id {
+        if keep.set_id != SetId::Kept {
             self.mode &= !SET_ID;
         }
         self

@@ -33,7 +33,7 @@ mod recover;
 mod tests;
 mod version;
 
-pub use copy::{Keep, Owners, copy_tree};
+pub use copy::{Keep, Owners, SetId, copy_tree};
 pub use error::TreeError;
 pub use fingerprint::TreeFingerprint;
 pub use version::{KEPT, Version};

@@ -10,7 +10,7 @@ use crate::stat::FileTime;
 use crate::target::Recovered;
 
 const STAGED: &str = ".dam-task-1";
-const KEEP: Keep = Keep { owners: Owners::Kept, set_id: false, sync: false };
+const KEEP: Keep = Keep { owners: Owners::Kept, set_id: SetId::Dropped, sync: false };
 
 struct Bed {
     dir: tempfile::TempDir,
@@ -461,7 +461,7 @@ fn a_copy_is_as_the_original() {
 
     for sync in [false, true] {
         let to = bed.path("parent").join(format!("to-{sync}"));
-        let keep = Keep { owners: Owners::Kept, set_id: true, sync };
+        let keep = Keep { owners: Owners::Kept, set_id: SetId::Kept, sync };
         let totals = copy(&from, &to, keep).expect("copy");
         assert_eq!((of(&to), totals.entries), (of(&from), 8));
         for name in ["below/link", "below/b", "below", "locked", "."] {

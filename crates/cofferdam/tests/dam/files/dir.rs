@@ -167,3 +167,56 @@ fn a_directory_that_landed_can_be_taken_back_and_a_patch_says_that_it_can_not() 
     run(&desk, &["--no-check", "--publish=patch", "--name=p"], "echo 2 > index").expect_code(0);
     desk.dam(&["undo", "p", "--no-check"]).expect_code(2).says("what a patch replaced is not kept");
 }
+
+#[test]
+fn set_id_bits_of_what_a_task_leaves_alone_are_not_lost() {
+    let desk = site();
+    let mode = |path: &str, mode: u32| {
+        let path = desk.here.join("site").join(path);
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("chmod");
+    };
+    mode("sub", 0o2755);
+    run(&desk, &["--no-check"], "echo new > index; mkdir own; chmod 2755 own").expect_code(0);
+    let now = |path: &str| {
+        desk.here.join("site").join(path).metadata().expect("stat").permissions().mode() & 0o7777
+    };
+    assert_eq!((now("sub"), now("own")), (0o2755, 0o755));
+    mode("tool", 0o4755);
+    let done = run(&desk, &["--no-check"], "echo newer > index");
+    done.expect_code(2).says("`tool` is a set-uid or set-gid program");
+    run(&desk, &["--no-check", "--publish=patch"], "echo newer > index").expect_code(0);
+    assert_eq!((now("tool"), read(&desk, "index").as_str()), (0o4755, "newer\n"));
+}
+
+#[test]
+fn a_directory_that_is_not_anybodys_to_replace_is_no_output() {
+    let desk = Desk::new();
+    let home = desk.world.home().display().to_string();
+    for place in ["/", "/usr", &home] {
+        let output = format!("--output=made/={place}");
+        let done = desk.run(&["--no-check", &output], "mkdir made");
+        done.expect_code(2);
+        assert!(!done.stderr.contains("made"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn what_holds_a_pipe_or_is_no_path_is_a_mistake_of_the_callers() {
+    let desk = site();
+    desk.world.sh_in(&desk.here, "mkfifo site/pipe");
+    run(&desk, &["--no-check"], "true").expect_code(2).says("`pipe` is a named pipe");
+    for to in ["site/index/r".to_owned(), "x".repeat(300)] {
+        desk.run(&["--no-check", &format!("--output=r={to}")], "true").expect_code(2);
+    }
+}
+
+#[test]
+fn a_version_that_a_link_leads_to_is_no_directory_to_work_on() {
+    let desk = Desk::new();
+    desk.put("first/page", "1\n");
+    symlink("first", desk.here.join("site")).expect("link");
+    let output = format!("--output=made/={}", desk.here.join("site").display());
+    desk.run(&["--no-check", &output], "mkdir made; echo 2 > made/page").expect_code(0);
+    run(&desk, &["--no-check"], "echo 3 > page").expect_code(2).says("is a version of what landed");
+    assert_eq!(read(&desk, "page"), "2\n");
+}

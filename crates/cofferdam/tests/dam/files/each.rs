@@ -54,11 +54,18 @@ fn rows_say_arguments_variables_and_keys() {
         out("a")
     );
     desk.put("rows", &rows);
-    // A placeholder stands in the command, where the options are the same for all.
-    let options = ["--each=rows", "--key=monday", &desk.output("r", "a")];
+    let options = ["--each=rows", "--key=monday", "--output=r={to}"];
     batch(&desk, &options, &["sh", "-c", "echo $WHO $0 {to} > r"]).expect_code(0);
     assert_eq!(desk.shared("a"), format!("ann x y {}\n", out("a")));
     assert_eq!(desk.world.task("a")["key"], "monday/k-a");
+    // What each row would make anew is refused before any begins.
+    desk.put("rows", "b\nc\n");
+    let make = ["sh", "-c", "echo {} > r"];
+    let same = batch(&desk, &["--each=rows", &desk.output("r", "same")], &make);
+    let said = &same.expect_code(2).stdout;
+    assert!(said.contains("more than one row would make"), "{said}");
+    batch(&desk, &["--each=rows", &desk.output("r", "of-{}")], &make).expect_code(0);
+    assert_eq!((desk.shared("of-b"), desk.shared("of-c")), ("b\n".into(), "c\n".into()));
     let lines = "one\ntwo words\n";
     let mut child = desk
         .dam_command(&["run", "--scratch", "--no-check", "--each=-", "--", "echo", "{}"])

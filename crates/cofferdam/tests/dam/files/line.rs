@@ -273,3 +273,34 @@ fn a_place_that_can_not_be_written_is_refused_before_anything_runs() {
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&desk.shared, open).expect("chmod");
 }
+
+#[test]
+fn a_place_whose_directory_vanished_meanwhile_is_drift() {
+    let desk = Desk::new();
+    std::fs::create_dir(desk.shared.join("d")).expect("make");
+    desk.run(&["--name=t", &desk.output("r", "d/r")], "echo x > r").expect_code(8);
+    std::fs::remove_dir(desk.shared.join("d")).expect("remove");
+    desk.dam(&["land", "t", "--no-check"]).expect_code(4).says("has gone since the task began");
+    desk.dam(&["drop", "t"]).expect_code(0);
+}
+
+#[test]
+fn what_was_dropped_waits_for_nobody() {
+    let desk = Desk::new();
+    desk.run(&["--name=t", &desk.output("r", "r")], "echo x > r").expect_code(8);
+    assert!(desk.dam(&["report"]).stdout.contains("1 waits for you"));
+    desk.dam(&["drop", "t"]).expect_code(0);
+    let told = desk.dam(&["report"]).stdout;
+    assert!(told.contains("1 dropped") && !told.contains("wait"), "{told}");
+}
+
+#[test]
+fn inputs_below_var_tmp_are_where_they_are() {
+    let desk = Desk::new();
+    let dir = tempfile::tempdir_in("/var/tmp").expect("temporary directory");
+    let file = dir.path().join("data");
+    std::fs::write(&file, "given\n").expect("write");
+    let input = format!("--input={}", file.display());
+    let done = desk.run(&["--no-check", &input], &format!("cat {}", file.display()));
+    assert_eq!(done.expect_code(0).stdout, "given\n");
+}
