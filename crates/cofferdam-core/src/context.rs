@@ -463,8 +463,11 @@ impl Context {
         git: &TaskGit<'_>,
         modules: &[(PathBuf, TaskGit<'_>)],
     ) -> Result<(), Error> {
-        self.make_dir("upper/.git")?;
         let dir = self.upper().join(".git");
+        // At level `worktree` it is there, with the index of what was checked out.
+        if !dir.is_dir() {
+            self.make_dir("upper/.git")?;
+        }
         git.write(&dir)?;
         for (place, module) in modules {
             module.write(&self.upper().join(place))?;
