@@ -23,6 +23,7 @@ use cofferdam_sandbox::view::{Person, SYSTEM_DIRS};
 use cofferdam_sandbox::{Ids, Limits, Network, Wall};
 
 use cofferdam_tree::hex;
+use cofferdam_tree::target::tree::is_version_name;
 
 use crate::admit::is_git_dir;
 use crate::error::IoContext;
@@ -144,8 +145,7 @@ impl Place {
             person.home = "/home/dam".into();
         }
         check_top(dam, dir, &person)?;
-        let name = dir.file_name().unwrap_or_default().as_encoded_bytes();
-        if name.starts_with(b".") && name.windows(VERSION.len()).any(|part| part == VERSION) {
+        if dir.file_name().is_some_and(is_version_name) {
             return Err(Error::usage(
                 format!("`{}` is a version of what landed in the place of a link", dir.display()),
                 "`--scratch --input LINK:site --output site2/=LINK` replaces where that leads",
@@ -235,9 +235,6 @@ impl Place {
         }
     }
 }
-
-/// Part of the name of what [`cofferdam_tree::target::tree::Version`] is about.
-const VERSION: &[u8] = b".dam-version-";
 
 /// Refuses what an overlay can't lie on.
 fn check_top(dam: &Dam, top: &Path, person: &Person) -> Result<(), Error> {

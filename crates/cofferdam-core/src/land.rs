@@ -71,16 +71,8 @@ pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
         if inputs_changed(job)? || !verify(job, &candidate, &files, &checks)? {
             return Ok(());
         }
-        // A check read them, too.
-        if !checks.is_empty() && inputs_changed(job)? {
+        if !goes_on(job, &checks, publish)? {
             return Ok(());
-        }
-        if !publish {
-            let checked = if checks.is_empty() { "not checked" } else { "verified" };
-            return job.end(State::Ready, &format!("{checked}; `dam land {}` lands it", job.name));
-        }
-        if job.interrupted() {
-            return job.end(State::Cancelled, "interrupted");
         }
         match self::publish(job, &candidate)? {
             Published::Landed | Published::Ended => return Ok(()),
@@ -91,6 +83,28 @@ pub fn land(job: &mut Job<'_>, publish: bool) -> Result<(), Error> {
         }
     }
     job.end(State::Conflicted, "the target moved faster than it could be verified")
+}
+
+/// Whether what was verified is to be published now; the task has ended when not.
+pub(crate) fn goes_on<S>(
+    job: &mut Job<'_, S>,
+    checks: &[Check],
+    publish: bool,
+) -> Result<bool, Error> {
+    // A check read them, too.
+    if !checks.is_empty() && inputs_changed(job)? {
+        return Ok(false);
+    }
+    if !publish {
+        let checked = if checks.is_empty() { "not checked" } else { "verified" };
+        job.end(State::Ready, &format!("{checked}; `dam land {}` lands it", job.name))?;
+        return Ok(false);
+    }
+    if job.interrupted() {
+        job.end(State::Cancelled, "interrupted")?;
+        return Ok(false);
+    }
+    Ok(true)
 }
 
 /// Whether an input is no longer what the task was given; the task has ended then.

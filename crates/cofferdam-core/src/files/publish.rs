@@ -28,7 +28,8 @@ use crate::error::IoContext;
 use crate::gate;
 use crate::job::Job;
 use crate::land::{
-    NO_CHECK_GIVEN, admission, chain, checks, concluded, inputs_changed, lock_name, not_admitted,
+    NO_CHECK_GIVEN, admission, chain, checks, concluded, goes_on, inputs_changed, lock_name,
+    not_admitted,
 };
 use crate::report::{Event, Meter};
 use crate::request::Check;
@@ -67,19 +68,8 @@ pub(super) fn land(job: &mut Job<'_, Files>, publish: bool) -> Result<(), Error>
     let asked = job.dam.own.checks.clone();
     let checks = checks(job, asked);
     job.facts.no_check = job.request.no_check;
-    if inputs_changed(job)? || !verify(job, &checks)? {
+    if inputs_changed(job)? || !verify(job, &checks)? || !goes_on(job, &checks, publish)? {
         return Ok(());
-    }
-    // A check read them, too.
-    if !checks.is_empty() && inputs_changed(job)? {
-        return Ok(());
-    }
-    if !publish {
-        let checked = if checks.is_empty() { "not checked" } else { "verified" };
-        return job.end(State::Ready, &format!("{checked}; `dam land {}` lands it", job.name));
-    }
-    if job.interrupted() {
-        return job.end(State::Cancelled, "interrupted");
     }
     match job.request.publish.clone() {
         Some(command) => command::publish(job, &command),

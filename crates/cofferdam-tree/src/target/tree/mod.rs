@@ -36,7 +36,7 @@ mod version;
 pub use copy::{Keep, Owners, SetId, copy_tree};
 pub use error::TreeError;
 pub use fingerprint::TreeFingerprint;
-pub use version::{KEPT, Version};
+pub use version::{KEPT, Version, is_version_name};
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;

@@ -39,6 +39,17 @@ pub struct Version {
     pub path: PathBuf,
 }
 
+/// Part of the name of every version.
+const KIND: &str = "version";
+
+/// Whether a directory of this name is a [`Version`] of something.
+#[must_use]
+pub fn is_version_name(name: &OsStr) -> bool {
+    let kind = format!(".dam-{KIND}-");
+    let name = name.as_bytes();
+    name.starts_with(b".") && name.windows(kind.len()).any(|part| part == kind.as_bytes())
+}
+
 impl TreeTarget {
     /// What was replaced here and is still there, the oldest first; not one that a link in
     /// the target's place leads to, or into.
@@ -56,7 +67,7 @@ impl TreeTarget {
     }
 
     fn all_versions(&self) -> Result<Vec<Version>, TargetError> {
-        let found = self.derived_names("version").step("list the versions of", &self.path)?;
+        let found = self.derived_names(KIND).step("list the versions of", &self.path)?;
         let mut versions: Vec<Version> = found
             .into_iter()
             .filter_map(|(id, name)| {
@@ -90,7 +101,7 @@ impl TreeTarget {
     }
 
     pub(super) fn version_name(&self, number: u64) -> OsString {
-        self.derived("version", &number.to_string())
+        self.derived(KIND, &number.to_string())
     }
 
     pub(super) fn next_version(&self) -> Result<u64, TargetError> {
