@@ -58,17 +58,9 @@ impl Pty {
         let mut typing = true;
         loop {
             let stdin = io::stdin();
-            let mut watched = vec![PollFd::new(&self.ours, PollFlags::IN)];
-            if typing {
-                watched.push(PollFd::new(&stdin, PollFlags::IN));
-            }
-            match poll(&mut watched, Some(&LOOK_EVERY)) {
-                Err(rustix::io::Errno::INTR) => continue,
-                other => drop(other?),
-            }
-            let ready: Vec<bool> = watched.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let Some(ready) = wait(&self.ours, typing)? else { continue };
             tcsetwinsize(&self.ours, tcgetwinsize(io::stdin())?)?;
-            if ready[0] {
+            if ready.there {
                 // EIO: nobody has the other end any more.
                 let read = match ours.read(&mut buffer) {
                     Ok(0) | Err(_) => return Ok(()),
@@ -78,7 +70,7 @@ impl Pty {
                 out.write_all(&buffer[..read])?;
                 out.flush()?;
             }
-            if ready.get(1) == Some(&true) {
+            if ready.typed {
                 match rustix::io::read(&stdin, &mut buffer) {
                     Ok(0) => typing = false,
                     Ok(read) => ours.write_all(&buffer[..read])?,
@@ -88,6 +80,30 @@ impl Pty {
             }
         }
     }
+}
+
+/// What there is to be read.
+struct Ready {
+    /// At the other end.
+    there: bool,
+    /// At the caller's terminal.
+    typed: bool,
+}
+
+/// Waits until there is something to be read from the other end, or from the caller's
+/// terminal where that matters, at most [`LOOK_EVERY`]; `None` when a signal came instead.
+fn wait(there: impl AsFd, typing: bool) -> io::Result<Option<Ready>> {
+    let stdin = io::stdin();
+    let mut watched = vec![PollFd::new(&there, PollFlags::IN)];
+    if typing {
+        watched.push(PollFd::new(&stdin, PollFlags::IN));
+    }
+    match poll(&mut watched, Some(&LOOK_EVERY)) {
+        Err(rustix::io::Errno::INTR) => return Ok(None),
+        other => drop(other?),
+    }
+    let is_ready = |at: usize| watched.get(at).is_some_and(|fd| !fd.revents().is_empty());
+    Ok(Some(Ready { there: is_ready(0), typed: is_ready(1) }))
 }
 
 /// One for a caller who has to sit at a terminal.

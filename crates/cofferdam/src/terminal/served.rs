@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::termios::{Winsize, tcgetwinsize, tcsetwinsize};
 
-use super::{LOOK_EVERY, Pty, Raw};
+use super::{Pty, Raw, wait};
 
 /// How much of what was printed somebody who comes sees, in bytes.
 const KEPT: usize = 256 << 10;
@@ -195,16 +195,8 @@ pub fn go_to(state: &Path, pid: u32) -> io::Result<Option<Left>> {
                 }
             }
         }
-        let mut watched = vec![PollFd::new(&there, PollFlags::IN)];
-        if typing {
-            watched.push(PollFd::new(&stdin, PollFlags::IN));
-        }
-        match poll(&mut watched, Some(&LOOK_EVERY)) {
-            Err(rustix::io::Errno::INTR) => continue,
-            other => drop(other?),
-        }
-        let ready: Vec<bool> = watched.iter().map(|fd| !fd.revents().is_empty()).collect();
-        if ready[0] {
+        let Some(ready) = wait(&there, typing)? else { continue };
+        if ready.there {
             match there.read(&mut buffer) {
                 Ok(0) | Err(_) => return Ok(Some(Left::ItEnded)),
                 Ok(read) => {
@@ -214,7 +206,7 @@ pub fn go_to(state: &Path, pid: u32) -> io::Result<Option<Left>> {
                 }
             }
         }
-        if ready.get(1) == Some(&true) {
+        if ready.typed {
             let read = match rustix::io::read(stdin.as_fd(), &mut buffer) {
                 Ok(0) => {
                     typing = false;
