@@ -6,6 +6,7 @@
 #
 #   --out DIR      where tables, JSON and plots go; else they are printed, without plots
 #   --publish      into docs/performance, and the tables into docs/performance.md
+#   --on KIND      on a new file system of that kind (ext4, xfs, btrfs) in an image, as root
 #   --with-jj      builds jj from its published source when there is none (takes long)
 #   --only-root    not as an ordinary user
 #
@@ -15,11 +16,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export PYTHONDONTWRITEBYTECODE=1
-out='' doc='' with_jj='' as_user=yes rest=()
+out='' doc='' on='' with_jj='' as_user=yes rest=()
 while [ $# -gt 0 ]; do
     case $1 in
     --out) out=$2 && shift ;;
     --publish) out=docs/performance doc=docs/performance.md ;;
+    --on) on=$2 && shift ;;
     --with-jj) with_jj=yes ;;
     --only-root) as_user='' ;;
     *) rest+=("$1") ;;
@@ -48,10 +50,19 @@ fi
 place=$(mktemp -d "${TMPDIR:-/var/tmp}/dam-bench-XXXXXX")
 clean() {
     # Of a bench that was killed.
-    findmnt -rno TARGET | grep "^$place/" | sort -r | xargs -r -n 1 umount || true
-    rm -rf "$place"
+    findmnt -rno TARGET | grep -E "^$place(/|$)" | sort -r | xargs -r -n 1 umount || true
+    rm -rf "$place" "$place.img"
 }
 trap clean EXIT
+if [ -n "$on" ]; then
+    truncate -s 60G "$place.img"
+    case $on in
+    # For ten times a hundred thousand small files.
+    ext4) mkfs.ext4 -q -F -i 8192 "$place.img" ;;
+    *) "mkfs.$on" -q "$place.img" ;;
+    esac
+    mount -o loop "$place.img" "$place"
+fi
 chmod 755 "$place"
 cp "${DAM:-$target/release/dam}" "$place/dam"
 cp "$target/release/examples/context" "$place/context"

@@ -19,7 +19,7 @@ use crate::facts::Facts;
 use crate::input::Input;
 use crate::job::{Job, claim};
 use crate::limits::{LANDLOCK, tighter};
-use crate::repo::Repo;
+use crate::repo::{Begun, Repo};
 use crate::report::{Event, Reporter};
 use crate::request::{Into, Request};
 use crate::source::Source;
@@ -53,10 +53,12 @@ pub(crate) fn admit<'a>(
         None => Some(found.commit.clone()),
         Some(_) => found.repo.resolve("HEAD")?,
     };
+    let mut unconfirmed = false;
     let at_head = match (&head, found.at_head.take()) {
         // HEAD can have moved between two answers.
-        (Some(head), Some((tree, file))) if request.base.is_none() && tree == found.tree => {
-            Some(Config::of(head, file)?.joined(&dam.own))
+        (Some(head), Some(at_head)) if at_head.tree == found.tree => {
+            unconfirmed = at_head.unconfirmed;
+            Some(Config::of(head, at_head.file)?.joined(&dam.own))
         }
         (head, _) => match head {
             Some(head) => Some(Config::at(&mut Objects::start(&store)?, head)?.joined(&dam.own)),
@@ -101,6 +103,7 @@ pub(crate) fn admit<'a>(
         Some(config) if head.as_ref() == Some(&tip) => config,
         _ => Config::at(&mut Objects::start(&store)?, &tip)?.joined(&dam.own),
     };
+    let confirm = found.branch.take_if(|_| unconfirmed && head.as_ref() == Some(&tip));
     if let Some(level) = asked.level.filter(|level| *level > request.level) {
         let message = format!("`cofferdam.toml` asks for level `{level}` at least");
         return Err(Error::usage(message, None));
@@ -156,7 +159,8 @@ pub(crate) fn admit<'a>(
     Ok(match reserve(dam, request, (id, name), facts, &key)? {
         Reserved::Earlier(task) => Admitted::Earlier(task),
         Reserved::Own(own) => {
-            Admitted::Own(Box::new(own.into_job(dam, source, place, control, reporter)), refs)
+            let begun = Begun { refs, confirm };
+            Admitted::Own(Box::new(own.into_job(dam, source, place, control, reporter)), begun)
         }
     })
 }

@@ -12,7 +12,7 @@ use cofferdam_git::harvest::{CommitText, Rules};
 use cofferdam_git::layer::{LayerMaker, LayerStack};
 use cofferdam_git::modules::Module;
 use cofferdam_git::publish::{Pin, Unpin};
-use cofferdam_git::{CommitId, GitError, PersonConfig, Repository, Started, Store, merge};
+use cofferdam_git::{CommitId, GitError, Objects, PersonConfig, Repository, Started, Store, merge};
 use cofferdam_ledger::{Publication, State};
 use cofferdam_sandbox::Ids;
 
@@ -27,10 +27,18 @@ use crate::look::beside_a_look;
 use crate::report::{Event, Meter};
 use crate::source::{Prepared, Source, TakenOut};
 use crate::target::TargetRef;
-use crate::{Dam, Error, boundary, harvest, land, lessons};
+use crate::{Dam, Error, boundary, config, harvest, land, lessons};
 
 /// So many packs of a store become one while a person waits.
 const PACKS: usize = 64;
+
+/// What was begun for a task before it has a record.
+pub struct Begun {
+    /// The refs that it will see.
+    pub(crate) refs: Started,
+    /// The branch that has to be where it was for what was read at HEAD to be true.
+    pub(crate) confirm: Option<String>,
+}
 
 /// A repository that a task's files come from.
 pub struct Repo {
@@ -48,10 +56,10 @@ const MOST_BYTES: u64 = 64 << 30;
 
 impl Source for Repo {
     type Candidate = Candidate;
-    type Begun = Started;
+    type Begun = Begun;
 
-    fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Prepared, Error> {
-        prepare(job, refs)
+    fn prepare(job: &mut Job<'_>, begun: Begun) -> Result<Prepared, Error> {
+        prepare(job, begun)
     }
 
     fn reopen(dam: &Dam, facts: &Facts, ids: Ids) -> Result<(Repo, Place), Error> {
@@ -376,7 +384,7 @@ impl Job<'_, Repo> {
 }
 
 /// Layers, directories, private `.git`, the pin of the base.
-fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Prepared, Error> {
+fn prepare(job: &mut Job<'_>, begun: Begun) -> Result<Prepared, Error> {
     if job.request.carry_dirty {
         carry_dirty(job)?;
     }
@@ -403,7 +411,10 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Prepared, Error> {
     )?;
     boundary.fill(&maker, &context, &tree, &mut progress)?;
     job.facts.stack = Some(stack);
-    let refs = gitdir::listed_refs(refs)?;
+    let refs = gitdir::listed_refs(begun.refs)?;
+    if let Some(branch) = &begun.confirm {
+        confirm_no_config(job, branch, &refs)?;
+    }
     job.write_git(&context, &pinned, &refs, &job.place.modules)?;
     if matches!(job.target(), TargetRef::Remote(_)) {
         // The remote's tip need not be in the person's repository.
@@ -429,6 +440,22 @@ fn prepare(job: &mut Job<'_>, refs: Started) -> Result<Prepared, Error> {
         pin.set(&job.source.repo)?;
     }
     Ok(Prepared { context, base: pinned.0.short().to_owned(), warm })
+}
+
+/// Makes sure that the base asks for nothing: that it has no configuration was said of
+/// HEAD's branch, which can have moved between what its commit is and that.
+fn confirm_no_config(job: &Job<'_>, branch: &str, refs: &[RefValue]) -> Result<(), Error> {
+    let base = Facts::need("base", job.facts.base.as_ref())?;
+    let stays = refs.iter().any(|value| value.name == branch && value.oid == base.0.as_str());
+    if stays {
+        return Ok(());
+    }
+    let mut objects = Objects::start(&job.source.store)?;
+    let tree = objects.tree_of(base)?;
+    if objects.top_file(&tree, config::FILE)?.is_none() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("`{branch}` moved while the task was begun"), "run it again"))
 }
 
 /// The uncommitted work of the checkout becomes the base: a commit of ours on

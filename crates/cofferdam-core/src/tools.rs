@@ -152,6 +152,10 @@ impl Tools {
     }
 
     fn add(&mut self, mut found: ToolDir, home: &Path, apart: &[PathBuf]) {
+        // Most are not there: one look tells, and to follow a path takes one for each part.
+        if !found.path.is_dir() {
+            return;
+        }
         let Ok(source) = std::fs::canonicalize(&found.path) else { return };
         // The links in there are inside as well: it appears where they lead.
         if SYSTEM_DIRS.iter().any(|dir| found.path.starts_with(dir)) {
@@ -167,7 +171,7 @@ impl Tools {
                 APART.iter().chain(SYSTEM_DIRS).any(|dir| Path::new(dir).starts_with(place));
             apart || NEVER.iter().any(|dir| place.starts_with(dir))
         };
-        if !source.is_dir() || !free(path) || !free(&source) || system(path) || system(&source) {
+        if !free(path) || !free(&source) || system(path) || system(&source) {
             return;
         }
         for other in &mut self.dirs {

@@ -48,13 +48,16 @@ pub use config::PersonConfig;
 pub use index::copy_index;
 pub use objects::Objects;
 pub use oid::{CommitId, ObjectFormat, Oid, TreeId};
-pub use repo::{Discovered, Discovery, FoundIn, Repository};
+pub use repo::{AtHead, Discovered, Discovery, FoundIn, Repository};
 pub use store::Store;
 pub use told::Told;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// git's exit code for an option that it does not know.
+const USAGE: i32 = 129;
 
 /// Why a step with git failed.
 #[derive(Debug, thiserror::Error)]
@@ -171,6 +174,9 @@ impl GitError {
         }
         match missing_object(&stderr) {
             Some(oid) => GitError::MissingObject(oid),
+            None if code == Some(USAGE) => {
+                version::or_too_old(GitError::Failed { command, code, stderr })
+            }
             None => GitError::Failed { command, code, stderr },
         }
     }

@@ -12,7 +12,7 @@ use std::process::ChildStdout;
 
 use crate::command::Conversation;
 use crate::mode::{DIR, GITLINK, TYPE};
-use crate::{CommitId, GitError, ObjectFormat, Oid, Store, TreeId};
+use crate::{CommitId, GitError, ObjectFormat, Oid, Store, TreeId, version};
 
 /// The longest entry of a tree, in bytes: longer paths can't be checked out.
 const LONGEST: u64 = 1 << 16;
@@ -38,7 +38,10 @@ pub struct Objects {
 }
 
 pub(crate) fn broken(answer: impl ToString) -> GitError {
-    GitError::Unexpected { command: "cat-file --batch".into(), answer: answer.to_string() }
+    version::or_too_old(GitError::Unexpected {
+        command: "cat-file --batch".into(),
+        answer: answer.to_string(),
+    })
 }
 
 /// What is wanted of a directory.

@@ -10,11 +10,9 @@ use crate::command::Finished;
 use crate::store::{ask_top_file, top_file_in};
 use crate::{
     CommitId, GitCommand, GitError, IoContext, ObjectFormat, Oid, PersonConfig, RunAs, Started,
-    TreeId, alternates, version,
+    TreeId, alternates,
 };
 
-/// git's exit code for an option that it does not know.
-const USAGE: i32 = 129;
 /// git's exit code for what it can't work on.
 const FATAL: i32 = 128;
 
@@ -63,9 +61,21 @@ pub struct Discovered {
     pub tree: TreeId,
     /// The person's configuration.
     pub config: PersonConfig,
-    /// The tree of HEAD and the file that was asked for in it. None when git could
-    /// not say; whoever needs it asks again and hears why.
-    pub at_head: Option<(TreeId, Option<Vec<u8>>)>,
+    /// The file that was asked for, of HEAD's tree. None when git could not say or a base
+    /// was given; whoever needs it asks again and hears why.
+    pub at_head: Option<AtHead>,
+}
+
+/// A file at the top of HEAD's tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AtHead {
+    /// The tree.
+    pub tree: TreeId,
+    /// Its content; none when the tree has no such file.
+    pub file: Option<Vec<u8>>,
+    /// That the file is not there was said of HEAD a moment after what its tree is: it is
+    /// true of that tree if HEAD has not moved since.
+    pub unconfirmed: bool,
 }
 
 /// A look at a repository that goes on by itself: calls of git, side by side.
@@ -76,14 +86,18 @@ pub struct Discovery<'a> {
     file: &'a str,
     owner: Option<RunAs>,
     config: Started,
-    at_head: Started,
+    at_head: Option<Started>,
     place: Asked,
 }
 
 impl<'a> Discovery<'a> {
     /// Begins to look for the repository that `dir` is in, its configuration, the
-    /// commit `base` in it (`HEAD` when none is given) and the file `file` at the
-    /// top of HEAD.
+    /// commit `base` in it (`HEAD` when none is given) and, without a base, the file
+    /// `file` at the top of HEAD.
+    ///
+    /// To start git takes longer than what it is asked, and most repositories have no
+    /// such file: only where the checkout seems to have it, a git of its own reads it.
+    /// The one that says where the repository is can say that it is not there.
     ///
     /// # Errors
     /// [`GitError::NotStarted`]; [`GitError::NoSuchRevision`] and
@@ -101,9 +115,11 @@ impl<'a> Discovery<'a> {
         let git = || GitCommand::discovering(owner.as_ref()).current_dir(dir);
         let asked = [format!("{revision}^{{commit}}"), format!("{revision}^{{tree}}")];
         let more = ["--symbolic-full-name", "HEAD"].map(str::to_owned);
-        let place = ask(git(), asked.iter().chain(&more))?;
+        let last = base.is_none().then(|| format!("HEAD:{file}"));
+        let place = ask(git(), asked.iter().chain(&more), last)?;
         let config = PersonConfig::start(git())?;
-        let at_head = ask_top_file(git(), "HEAD", file).start()?;
+        let read = base.is_none() && dir.ancestors().any(|dir| dir.join(file).exists());
+        let at_head = if read { Some(ask_top_file(git(), "HEAD", file).start()?) } else { None };
         Ok(Discovery { dir, base, file, owner, config, at_head, place })
     }
 
@@ -112,13 +128,10 @@ impl<'a> Discovery<'a> {
     /// # Errors
     /// [`GitError::NotARepository`], [`GitError::Unborn`],
     /// [`GitError::NoSuchRevision`]; [`GitError::Failed`] when the configuration
-    /// is broken; [`GitError::Unsupported`] when this git is too old.
+    /// is broken; [`GitError::Unsupported`] when it is of a kind that this git is too old for.
     pub fn finish(self) -> Result<Discovered, GitError> {
-        let at_head = self.at_head.finish()?;
-        if at_head.status.code() == Some(USAGE) {
-            version::query()?;
-        }
-        let (repo, lines) = answered(self.dir, self.owner, self.place)?;
+        let at_head = self.at_head.map(Started::finish).transpose()?;
+        let (repo, Said { lines, last_is_missing }) = answered(self.dir, self.owner, self.place)?;
         let oid = |at: usize| lines.get(at).and_then(|line| Oid::parse(line));
         let (Some(commit), Some(tree)) = (oid(0), oid(1)) else {
             return Err(match self.base {
@@ -133,8 +146,17 @@ impl<'a> Discovery<'a> {
         };
         let branch = head.filter(|head| head.starts_with("refs/heads/"));
         let config = PersonConfig::finish(self.config)?;
-        let at_head = top_file_in(&at_head.stdout, "HEAD", self.file);
         let (commit, tree) = (CommitId(commit), TreeId(tree));
+        let at_head =
+            match at_head {
+                Some(read) => top_file_in(&read.stdout, "HEAD", self.file)
+                    .map(|(tree, file)| AtHead { tree, file, unconfirmed: false }),
+                // Only of a branch can be found out whether it moved.
+                None if last_is_missing && branch.is_some() => {
+                    Some(AtHead { tree: tree.clone(), file: None, unconfirmed: true })
+                }
+                None => None,
+            };
         Ok(Discovered { repo, branch, commit, tree, config, at_head })
     }
 }
@@ -149,7 +171,7 @@ impl Repository {
             return Err(GitError::Gone(dir.into()));
         }
         let owner = RunAs::owner_of(dir).at("look at", dir)?;
-        let asked = ask(GitCommand::discovering(owner.as_ref()).current_dir(dir), &[])?;
+        let asked = ask(GitCommand::discovering(owner.as_ref()).current_dir(dir), &[], None)?;
         Ok(answered(dir, owner, asked)?.0)
     }
 
@@ -183,11 +205,17 @@ impl Repository {
     }
 
     /// A short name for this repository that is the same from each of its
-    /// worktrees: readable part and hash of its path.
+    /// worktrees: readable part and hash of its path. One of another object format that
+    /// was made in its place is another.
     #[must_use]
     pub fn key(&self) -> String {
         use std::fmt::Write;
-        let hash = Sha256::digest(self.common_dir.as_os_str().as_bytes());
+        let mut hash = Sha256::new_with_prefix(self.common_dir.as_os_str().as_bytes());
+        if self.format != ObjectFormat::Sha1 {
+            hash.update([0]);
+            hash.update(self.format.as_str());
+        }
+        let hash = hash.finalize();
         let named = if self.common_dir.ends_with(".git") {
             self.common_dir.parent().unwrap_or(&self.common_dir)
         } else {
@@ -305,11 +333,12 @@ struct Asked {
     mark: String,
 }
 
-/// Asks `git rev-parse` where the repository is, and `questions`. It stops at the
-/// first that it can't answer, echoing it perhaps.
+/// Asks `git rev-parse` where the repository is, `questions`, and, in a worktree, for the
+/// object `last`. It stops at the first that it can't answer, echoing it perhaps.
 fn ask<'a>(
     git: GitCommand,
     questions: impl IntoIterator<Item = &'a String>,
+    last: Option<String>,
 ) -> Result<Asked, GitError> {
     let random = cofferdam_tree::random_name(16).map_err(|error| GitError::Io {
         step: "ask",
@@ -323,18 +352,27 @@ fn ask<'a>(
         .args(["--git-common-dir", &mark, "--git-path", "objects", &mark])
         .args(["--is-inside-work-tree"])
         .args(questions)
-        // Last: without a worktree it is an error.
-        .args([&mark, "--show-cdup"])
+        // Without a worktree it is an error, or no answer.
+        .args([&mark, "--show-cdup", &mark])
+        .args(last)
         .start()?;
     Ok(Asked { git, mark })
 }
 
-/// The answers to [`ask`]: the repository, and what was said to its questions.
+/// What [`ask`] was told beside where the repository is.
+struct Said {
+    /// To its questions, as far as they were answered.
+    lines: Vec<String>,
+    /// That the tree in which the last object was looked for has none of that name.
+    last_is_missing: bool,
+}
+
+/// The answers to [`ask`].
 fn answered(
     dir: &Path,
     owner: Option<RunAs>,
     asked: Asked,
-) -> Result<(Repository, Vec<String>), GitError> {
+) -> Result<(Repository, Said), GitError> {
     let done = asked.git.finish()?;
     let Some((found, rest)) = parse(&done.stdout, &asked.mark) else {
         return Err(if done.stderr.contains("not a git repository") {
@@ -354,8 +392,9 @@ fn answered(
     };
     let mut answers = rest.lines().map(str::to_owned);
     let inside = answers.next();
-    let said: Vec<String> = answers.by_ref().take_while(|line| *line != asked.mark).collect();
-    let (worktree, found_in) = match (found.bare.as_str(), inside.as_deref(), answers.next()) {
+    let lines: Vec<String> = answers.by_ref().take_while(|line| *line != asked.mark).collect();
+    let up = answers.next().filter(|line| *line != asked.mark);
+    let (worktree, found_in) = match (found.bare.as_str(), inside.as_deref(), up) {
         ("false", Some("true"), Some(up)) => {
             let top = dir.join(up);
             (Some(std::fs::canonicalize(&top).at("find", top)?), FoundIn::Worktree)
@@ -366,7 +405,11 @@ fn answered(
     };
     let [git_dir, common_dir, objects] = found.paths;
     let repo = Repository { worktree, found_in, git_dir, common_dir, objects, format, owner };
-    Ok((repo, said))
+    // `path 'x' does not exist in 'HEAD'`, or, if the checkout has one, `exists on disk, but
+    // not in 'HEAD'`; of an object that can't be had, something else.
+    let missing = [" does not exist in 'HEAD'", " exists on disk, but not in 'HEAD'"];
+    let last_is_missing = missing.iter().any(|what| done.stderr.contains(what));
+    Ok((repo, Said { lines, last_is_missing }))
 }
 
 /// Why git can't say where the repository is: its configuration is broken, or of a

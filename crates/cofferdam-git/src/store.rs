@@ -10,7 +10,7 @@ use cofferdam_tree::durable::write_atomic;
 use crate::lfs::Lfs;
 use crate::{
     CommitId, GitCommand, GitError, IoContext, ObjectFormat, Objects, Oid, PersonConfig,
-    Repository, TreeId, alternates,
+    Repository, TreeId, alternates, version,
 };
 
 /// See the module.
@@ -37,6 +37,7 @@ impl Store {
     ) -> Result<Store, GitError> {
         let dir = stores.join(format!("{}.git", repo.key()));
         if !dir.is_dir() {
+            version::query()?;
             create(&dir, repo)?;
         }
         let store = Store {

@@ -1,7 +1,7 @@
 //! Which git this is.
 //!
-//! 2.38 brought `merge-tree --write-tree` and `cat-file -z`. The first look at a
-//! repository uses the latter, so an older git is noticed before any work.
+//! 2.38 brought `merge-tree --write-tree` and `cat-file -z`. Looked at before the first work
+//! on a repository, and when git does not know what it was asked.
 
 use crate::{GitCommand, GitError};
 
@@ -13,14 +13,28 @@ pub const OLDEST: (u32, u32) = (2, 38);
 /// # Errors
 /// [`GitError::Unsupported`] when it is older than [`OLDEST`].
 pub fn query() -> Result<String, GitError> {
-    let said = GitCommand::discovering(None).args(["version"]).run()?;
-    let text = String::from_utf8_lossy(&said).trim().to_owned();
+    let done = GitCommand::discovering(None).args(["version"]).finish()?;
+    let text = String::from_utf8_lossy(&done.stdout).trim().to_owned();
     match parse(&text) {
+        _ if !done.status.success() => Err(GitError::Failed {
+            command: done.command,
+            code: done.status.code(),
+            stderr: done.stderr,
+        }),
         Some(version) if version >= OLDEST => Ok(text),
         _ => Err(GitError::Unsupported(format!(
             "`{text}` is too old: {}.{} or newer is needed",
             OLDEST.0, OLDEST.1
         ))),
+    }
+}
+
+/// In the place of an error about a call that git did not understand: that it is too old, if
+/// it is.
+pub(crate) fn or_too_old(error: GitError) -> GitError {
+    match query() {
+        Err(too_old @ GitError::Unsupported(_)) => too_old,
+        _ => error,
     }
 }
 

@@ -290,3 +290,48 @@ fn what_the_persons_own_says_wrongly_is_an_error() {
         done.expect_code(0).says("worktree: own files");
     }
 }
+
+/// A git that says of HEAD what is true a moment later only: `main` moves to a commit without
+/// `cofferdam.toml` when its tree was told and the file was not yet looked for.
+#[test]
+fn a_configuration_is_not_missed_because_the_branch_moves_while_it_is_read() {
+    let mut world = World::new();
+    let before = world.git(["rev-parse", "main"]);
+    world.write("cofferdam.toml", "[[check]]\nrun = \"test ! -e x\"\n");
+    world.git(["add", "--all"]);
+    world.git(["commit", "--quiet", "--message", "gate"]);
+    // So that nothing hints at it in the checkout.
+    std::fs::remove_file(world.path("cofferdam.toml")).expect("remove");
+    world.run(&["--name", "plain"], "echo x > x").expect_code(3);
+
+    let wrapper = world.dir().join("bin");
+    std::fs::create_dir(&wrapper).expect("mkdir");
+    let script = format!(
+        "PATH=${{PATH#*:}}\ncase \" $* \" in *' HEAD:cofferdam.toml '*)\n\
+         git \"$@\"; echo HEAD:cofferdam.toml\n\
+         git update-ref refs/heads/main {before}\n\
+         echo \"fatal: path 'cofferdam.toml' does not exist in 'HEAD'\" >&2; exit 128;; esac\n\
+         exec git \"$@\"",
+        before = before.trim()
+    );
+    world.script(wrapper.join("git").to_str().expect("utf-8"), &script);
+    world.prefer(wrapper.to_str().expect("utf-8"));
+    let says = "`refs/heads/main` moved while the task was begun";
+    world.run(&["--name", "moved"], "echo x > x").expect_code(2).says(says).says("run it again");
+}
+
+/// A git that is too old is named before anything is made for the repository.
+#[test]
+fn a_git_that_is_too_old_is_named() {
+    let mut world = World::new();
+    let wrapper = world.dir().join("bin");
+    std::fs::create_dir(&wrapper).expect("mkdir");
+    let script = "PATH=${PATH#*:}\ncase \" $* \" in *' version '*) echo git version 2.34.1; exit;;\n\
+                  *' -z '*cat-file*|*cat-file*' -z '*) exit 129;; esac\nexec git \"$@\"";
+    world.script(wrapper.join("git").to_str().expect("utf-8"), script);
+    world.prefer(wrapper.to_str().expect("utf-8"));
+    let says = "`git version 2.34.1` is too old: 2.38 or newer is needed";
+    world.run(&[], "echo x > x").expect_code(2).says(says);
+    let list = world.dam(["list", "--all", "--format", "json"]);
+    assert_eq!(list.expect_code(0).stdout.trim(), "[]");
+}
