@@ -1,14 +1,16 @@
-//! What differs between two trees, read as git tells it.
+//! What differs between two trees.
 //!
 //! A change set can have a million paths, so nobody holds them all: they come one by
-//! one, in the order of their bytes. What is gone through more than once is kept when
-//! it is little, and asked for again each time when it is not ([`Changes`]).
+//! one, in the order of their bytes, from trees that are read one directory at a time.
+//! (`git diff-tree -r` keeps all of them until it has the last: 290 MB for a million.)
+//! What is gone through more than once is kept when it is little, and asked for again
+//! each time when it is not ([`Changes`]).
 
-use std::io::{BufRead, BufReader};
-use std::process::ChildStdout;
+use std::cmp::Ordering;
 
-use crate::command::Conversation;
-use crate::{GitCommand, GitError, Oid, Store, TreeId};
+use crate::mode::{DIR, TYPE};
+use crate::objects::Listing;
+use crate::{GitError, Objects, Oid, Store, TreeId};
 
 /// How many differences are kept rather than asked for again.
 const KEPT: usize = 1000;
@@ -29,7 +31,7 @@ pub struct Difference {
 }
 
 /// What differs between two trees, renames not looked for. `with_trees` lists
-/// directories as well.
+/// directories as well, each before what is in it.
 ///
 /// # Errors
 /// [`GitError::NotStarted`]; others come in place of a difference, among others when
@@ -40,76 +42,87 @@ pub fn diff(
     new: &TreeId,
     with_trees: bool,
 ) -> Result<Differences, GitError> {
-    let with_trees: &[&str] = if with_trees { &["-t"] } else { &[] };
-    Differences::of(store.git(), with_trees, [old.as_str(), new.as_str()])
+    Ok(Differences::of(Objects::start(store)?, [old, new], with_trees))
 }
 
-/// A running `git diff-tree`, ended when this is dropped.
+/// Two trees that are being compared.
 #[derive(Debug)]
 pub struct Differences {
-    git: Option<Conversation>,
-    out: BufReader<ChildStdout>,
+    objects: Objects,
+    with_trees: bool,
+    /// To be gone into next.
+    ahead: Option<(Vec<u8>, [Option<Oid>; 2])>,
+    /// The directories that are being compared, each in the one before.
+    open: Vec<Pair>,
+}
+
+/// A directory as it was and is.
+#[derive(Debug)]
+struct Pair {
+    /// Its path, with a slash behind it; empty at the top.
+    path: Vec<u8>,
+    sides: [Listing; 2],
 }
 
 impl Differences {
-    /// Lets this git compare two trees or commits.
-    pub(crate) fn of(
-        git: GitCommand,
-        options: &[&str],
-        trees: [&str; 2],
-    ) -> Result<Differences, GitError> {
-        let git = git
-            .args(["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev"])
-            .args(options)
-            .args(trees);
-        let mut git = git.converse()?;
-        drop(git.child.stdin.take());
-        let out = BufReader::with_capacity(1 << 16, git.child.stdout.take().expect("piped"));
-        Ok(Differences { git: Some(git), out })
+    /// Compares what these objects have.
+    pub(crate) fn of(objects: Objects, [old, new]: [&TreeId; 2], with_trees: bool) -> Differences {
+        let ahead = (old != new).then(|| (Vec::new(), [Some(old.0.clone()), Some(new.0.clone())]));
+        Differences { objects, with_trees, ahead, open: Vec::new() }
     }
 
-    fn stop(&mut self) {
-        if let Some(git) = self.git.take() {
-            git.stop();
-        }
-    }
-
-    fn unknown(&self, answer: &str) -> GitError {
-        let command = self.git.as_ref().map(|git| git.command.clone()).unwrap_or_default();
-        GitError::Unexpected { command, answer: answer.to_owned() }
-    }
-
-    fn field(&mut self) -> Result<Option<Vec<u8>>, GitError> {
-        let mut field = Vec::new();
-        match self.out.read_until(0, &mut field) {
-            Ok(_) => Ok((field.pop() == Some(0)).then_some(field)),
-            Err(error) => Err(self.unknown(&error.to_string())),
-        }
+    fn enter(&mut self, path: Vec<u8>, sides: [Option<Oid>; 2]) -> Result<(), GitError> {
+        let mut list = |tree: Option<Oid>| match tree {
+            Some(tree) => self.objects.listing(&tree),
+            None => Ok(Listing::default()),
+        };
+        let [old, new] = sides;
+        let sides = [list(old)?, list(new)?];
+        self.open.push(Pair { path, sides });
+        Ok(())
     }
 
     fn read(&mut self) -> Result<Option<Difference>, GitError> {
-        if self.git.is_none() {
-            return Ok(None);
+        loop {
+            if let Some((path, sides)) = self.ahead.take() {
+                self.enter(path, sides)?;
+            }
+            let Some(Pair { path, sides: [old, new] }) = self.open.last_mut() else {
+                return Ok(None);
+            };
+            let order = match (old.peek(), new.peek()) {
+                (None, None) => {
+                    self.open.pop();
+                    continue;
+                }
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(old), Some(new)) => old.order(&new),
+            };
+            let (old, new) = match order {
+                Ordering::Less => (old.next(), None),
+                Ordering::Equal => (old.next(), new.next()),
+                Ordering::Greater => (None, new.next()),
+            };
+            if old == new {
+                continue;
+            }
+            let Some(entry) = old.or(new) else { continue };
+            let path = [path.as_slice(), entry.name].concat();
+            let zero = self.objects.format().zero();
+            let [old_mode, new_mode] = [old, new].map(|side| side.map_or(0, |side| side.mode));
+            let oids = [old, new].map(|side| side.map(|side| Oid::of_raw(side.raw)));
+            if entry.mode & TYPE == DIR {
+                let below = [path.as_slice(), b"/"].concat();
+                self.ahead = Some((below, oids.clone()));
+                if !self.with_trees {
+                    continue;
+                }
+            }
+            let [old, new] = oids.map(|oid| oid.unwrap_or_else(|| zero.clone()));
+            return Ok(Some(Difference { old_mode, new_mode, old, new, path }));
         }
-        let Some(meta) = self.field()? else {
-            // Also when it ended early: then it says why.
-            return self.git.take().map_or(Ok(()), Conversation::end).map(|()| None);
-        };
-        let path = self.field()?.unwrap_or_default();
-        let found = parse(&meta, path).filter(|found| !found.path.is_empty());
-        let found = found.ok_or_else(|| self.unknown(&String::from_utf8_lossy(&meta)))?;
-        Ok(Some(found))
     }
-}
-
-fn parse(meta: &[u8], path: Vec<u8>) -> Option<Difference> {
-    let meta = std::str::from_utf8(meta.strip_prefix(b":")?).ok()?;
-    let mut parts = meta.split(' ');
-    let old_mode = u32::from_str_radix(parts.next()?, 8).ok()?;
-    let new_mode = u32::from_str_radix(parts.next()?, 8).ok()?;
-    let old = Oid::parse(parts.next()?)?;
-    let new = Oid::parse(parts.next()?)?;
-    Some(Difference { old_mode, new_mode, old, new, path })
 }
 
 impl Iterator for Differences {
@@ -118,15 +131,10 @@ impl Iterator for Differences {
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.read().transpose();
         if matches!(next, Some(Err(_))) {
-            self.stop();
+            self.open.clear();
+            self.ahead = None;
         }
         next
-    }
-}
-
-impl Drop for Differences {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

@@ -41,6 +41,7 @@ mod repo;
 mod store;
 mod symbolic;
 mod told;
+mod trees;
 pub mod version;
 
 pub use command::{Conversation, GitCommand, RunAs, Started};

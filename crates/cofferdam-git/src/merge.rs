@@ -11,7 +11,8 @@ use crate::attributes::{self, AttributesDir};
 use crate::difference::{Changes, Difference, diff};
 use crate::harvest::CommitText;
 use crate::mode::{FILE, TYPE};
-use crate::{CommitId, GitCommand, GitError, IoContext, Objects, Oid, Store, TreeId};
+use crate::trees::{self, Changed};
+use crate::{CommitId, GitCommand, GitError, Objects, Oid, Store, TreeId};
 
 /// How many paths of a conflict are kept.
 const KEPT: usize = 1000;
@@ -133,33 +134,13 @@ pub fn undone(
     goes_back: impl Fn(&Difference) -> bool,
     scratch: &Path,
 ) -> Result<TreeId, GitError> {
-    let index = scratch.join("undone-index");
-    let git = || store.git().env("GIT_INDEX_FILE", &index);
-    git().args(["read-tree", tree.as_str()]).run()?;
-    let mut talk = git().args(["update-index", "-z", "--index-info"]).converse()?;
-    let mut said = Ok(());
-    // What is in the way goes first: a file in a directory's place, or the reverse.
-    for back in [false, true] {
-        changes.each(|difference| {
-            let Difference { old_mode, old, path, .. } = difference;
-            if !goes_back(difference) || (back && *old_mode == 0) {
-                return Ok(());
-            }
-            let mut line = match back {
-                true => format!("{old_mode:o} {old}\t"),
-                false => format!("0 {}\t", store.format.zero()),
-            }
-            .into_bytes();
-            line.extend([path.as_slice(), b"\0"].concat());
-            said = std::mem::replace(&mut said, Ok(())).and_then(|()| talk.say(&line));
-            Ok::<_, GitError>(())
-        })?;
-    }
-    talk.end()?;
-    said.at("write", &index)?;
-    let tree = git().args(["write-tree"]).oid();
-    std::fs::remove_file(&index).at("remove", &index)?;
-    Ok(TreeId(tree?))
+    let mut changed = Changed::new(scratch);
+    changes.each(|difference| match difference.old_mode {
+        _ if !goes_back(difference) => Ok(()),
+        0 => changed.delete(&difference.path, store),
+        mode => changed.put(&difference.path, mode, &difference.old),
+    })?;
+    trees::apply(store, store.git(), tree, changed)
 }
 
 /// `tree`, but with a file of this content and mode at a path. `scratch` is an existing
@@ -174,15 +155,11 @@ pub fn with_file(
     content: Vec<u8>,
     scratch: &Path,
 ) -> Result<TreeId, GitError> {
-    let index = scratch.join("with-file-index");
-    let git = || store.git().env("GIT_INDEX_FILE", &index);
-    let blob = git().args(["hash-object", "-w", "--stdin", "--no-filters"]).input(content).oid()?;
-    git().args(["read-tree", tree.as_str()]).run()?;
-    let line = format!("{mode:o} {blob}\t{path}\0");
-    git().args(["update-index", "-z", "--index-info"]).input(line).run()?;
-    let tree = git().args(["write-tree"]).oid();
-    std::fs::remove_file(&index).at("remove", &index)?;
-    Ok(TreeId(tree?))
+    let hash = ["hash-object", "-w", "--stdin", "--no-filters"];
+    let blob = store.git().args(hash).input(content).oid()?;
+    let mut changed = Changed::new(scratch);
+    changed.put(path.as_bytes(), mode, &blob)?;
+    trees::apply(store, store.git(), tree, changed)
 }
 
 /// A commit that only gives a merge its base: by nobody, at no time.

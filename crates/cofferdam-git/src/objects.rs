@@ -5,6 +5,7 @@
 //! trees themselves, so that a path that is not there can be told from an object that
 //! is missing.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::process::ChildStdout;
 
 use crate::command::Conversation;
 use crate::mode::{DIR, GITLINK, TYPE};
-use crate::{CommitId, GitError, ObjectFormat, Oid, Store, TreeId, version};
+use crate::{CommitId, GitCommand, GitError, ObjectFormat, Oid, Store, TreeId, version};
 
 /// The longest entry of a tree, in bytes: longer paths can't be checked out.
 const LONGEST: u64 = 1 << 16;
@@ -80,7 +81,15 @@ impl Objects {
     /// # Errors
     /// [`GitError::NotStarted`].
     pub fn start(store: &Store) -> Result<Objects, GitError> {
-        Objects::begin(store, None)
+        Objects::begin(store.git(), store.format, None)
+    }
+
+    /// Begins to read objects as they are, of what this git works on.
+    ///
+    /// # Errors
+    /// [`GitError::NotStarted`].
+    pub(crate) fn of(git: GitCommand, format: ObjectFormat) -> Result<Objects, GitError> {
+        Objects::begin(git, format, None)
     }
 
     /// Begins to read blobs as a checkout would write them by the attributes files in a
@@ -89,11 +98,14 @@ impl Objects {
     /// # Errors
     /// [`GitError::NotStarted`].
     pub(crate) fn checked_out(store: &Store, attributes: &Path) -> Result<Objects, GitError> {
-        Objects::begin(store, Some(attributes))
+        Objects::begin(store.git(), store.format, Some(attributes))
     }
 
-    fn begin(store: &Store, attributes: Option<&Path>) -> Result<Objects, GitError> {
-        let mut git = store.git();
+    fn begin(
+        mut git: GitCommand,
+        format: ObjectFormat,
+        attributes: Option<&Path>,
+    ) -> Result<Objects, GitError> {
         if let Some(dir) = attributes {
             git = git.work_tree(dir);
         }
@@ -110,7 +122,6 @@ impl Objects {
             }
             None => None,
         };
-        let format = store.format;
         Ok(Objects { talk: Some(talk), out, format, end, pending: Vec::new(), left: 0, done: true })
     }
 
@@ -226,13 +237,14 @@ impl Objects {
         let wanted = Wanted::of(paths);
         let mut ahead = vec![(Vec::new(), tree.0.clone(), &wanted)];
         while let Some((dir, oid, wanted)) = ahead.pop() {
-            self.each_of(&oid, |name, mode, raw| {
+            let mut entries = self.listing(&oid)?;
+            while let Some(Entry { name, mode, raw }) = entries.next() {
                 let of_name = wanted.names.get(name);
                 let below = of_name.filter(|of_name| of_name.all || !of_name.names.is_empty());
                 let told = wanted.all || of_name.is_some_and(|of_name| of_name.itself);
                 let below = below.filter(|_| mode & TYPE == DIR);
                 if !told && below.is_none() {
-                    return;
+                    continue;
                 }
                 let path = [&dir, name].concat();
                 let oid = Oid::of_raw(raw);
@@ -242,33 +254,25 @@ impl Objects {
                 if let Some(below) = below {
                     ahead.push(([&path, b"/".as_slice()].concat(), oid, below));
                 }
-            })?;
+            }
         }
         Ok(())
     }
 
-    /// Goes through the entries of one tree: name, mode, raw name of the object.
-    fn each_of(
-        &mut self,
-        tree: &Oid,
-        mut each: impl FnMut(&[u8], u32, &[u8]),
-    ) -> Result<(), GitError> {
-        let mut raw = vec![0; self.format.raw_len()];
-        let mut entries = BufReader::new(self.ask("tree", tree, b"")?);
-        let mut entry = Vec::new();
-        loop {
-            entry.clear();
-            if (&mut entries).take(LONGEST).read_until(0, &mut entry).map_err(broken)? == 0 {
-                return Ok(());
-            }
-            entries.read_exact(&mut raw).map_err(broken)?;
-            let cut = || broken(format!("tree {tree} is cut off"));
-            let text = entry.strip_suffix(b"\0").ok_or_else(cut)?;
-            let space = text.iter().position(|byte| *byte == b' ').ok_or_else(cut)?;
-            let mode = std::str::from_utf8(&text[..space]).ok();
-            let mode = mode.and_then(|mode| u32::from_str_radix(mode, 8).ok()).ok_or_else(cut)?;
-            each(&text[space + 1..], mode, &raw);
-        }
+    /// The hash function.
+    pub(crate) fn format(&self) -> ObjectFormat {
+        self.format
+    }
+
+    /// What is in one tree.
+    ///
+    /// # Errors
+    /// [`GitError::MissingObject`]; [`GitError::Unexpected`] when it is no tree.
+    pub(crate) fn listing(&mut self, tree: &Oid) -> Result<Listing, GitError> {
+        let mut content = Vec::new();
+        self.ask("tree", tree, b"")?.read_to_end(&mut content).map_err(broken)?;
+        Listing::parse(content, self.format.raw_len())
+            .ok_or_else(|| broken(format!("tree {tree} is cut off")))
     }
 
     /// The content of a file at the top of a tree; none when it has no such entry.
@@ -345,6 +349,89 @@ impl Drop for Objects {
         if let Some(talk) = self.talk.take() {
             talk.stop();
         }
+    }
+}
+
+/// The entries of a tree, in git's order: a directory is where its name with a slash is.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// As git keeps it: mode, space, name, NUL, raw name of the object.
+    content: Vec<u8>,
+    raw_len: usize,
+    at: usize,
+}
+
+/// An entry of a tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its mode.
+    pub mode: u32,
+    /// The raw name of its object.
+    pub raw: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// Where it comes, compared with another one.
+    pub(crate) fn order(&self, other: &Entry<'_>) -> Ordering {
+        self.key().cmp(other.key())
+    }
+
+    /// What the order of a tree is by.
+    pub(crate) fn key(&self) -> impl Iterator<Item = &u8> {
+        key(self.name, self.mode & TYPE == DIR)
+    }
+}
+
+/// What the order of a tree is by, for the name of a directory or of something else.
+pub(crate) fn key(name: &[u8], is_dir: bool) -> impl Iterator<Item = &u8> {
+    name.iter().chain(is_dir.then_some(&b'/'))
+}
+
+impl Listing {
+    fn parse(content: Vec<u8>, raw_len: usize) -> Option<Listing> {
+        let listing = Listing { content, raw_len, at: 0 };
+        let mut at = 0;
+        while at < listing.content.len() {
+            at = listing.entry(at)?.1;
+        }
+        Some(listing)
+    }
+
+    /// The entry that begins at `at`, and where the next one does.
+    fn entry(&self, at: usize) -> Option<(Entry<'_>, usize)> {
+        let rest = &self.content[at..];
+        let space = rest.iter().position(|byte| *byte == b' ')?;
+        let mode = u32::from_str_radix(std::str::from_utf8(&rest[..space]).ok()?, 8).ok()?;
+        let end = space + 1 + rest[space + 1..].iter().position(|byte| *byte == 0)?;
+        let raw = rest.get(end + 1..end + 1 + self.raw_len)?;
+        let entry = Entry { name: &rest[space + 1..end], mode, raw };
+        Some((entry, at + end + 1 + self.raw_len))
+    }
+
+    /// Where each entry begins.
+    pub(crate) fn starts(&self) -> Vec<usize> {
+        let next = |at: &usize| self.entry(*at).map(|(_, next)| next);
+        let starts = std::iter::successors(Some(0), next);
+        starts.take_while(|at| *at < self.content.len()).collect()
+    }
+
+    /// The entry that begins there.
+    pub(crate) fn at(&self, start: usize) -> Entry<'_> {
+        self.entry(start).expect("an entry begins there").0
+    }
+
+    /// The next entry, again.
+    pub(crate) fn peek(&self) -> Option<Entry<'_>> {
+        self.entry(self.at).map(|(entry, _)| entry)
+    }
+
+    /// The next entry.
+    pub(crate) fn next(&mut self) -> Option<Entry<'_>> {
+        let at = self.at;
+        self.at = self.entry(at)?.1;
+        self.entry(at).map(|(entry, _)| entry)
     }
 }
 

@@ -47,7 +47,9 @@ use cofferdam_tree::BytePath;
 use crate::difference::{Changes, Differences};
 use crate::mode::{GITLINK, LINK};
 use crate::publish::Locked;
-use crate::{CommitId, GitCommand, GitError, IoContext, Repository, Told, alternates, below};
+use crate::{
+    CommitId, GitCommand, GitError, IoContext, Objects, Repository, Told, alternates, below,
+};
 use absent::Absent;
 use lock::IndexLock;
 use look::Look;
@@ -360,7 +362,9 @@ fn differences<'a>(
     let (lender, old, new) = (lender.map(Path::to_owned), old.clone(), new.clone());
     Changes::new(move || {
         let git = borrowing(repo.git(), lender.as_deref());
-        Differences::of(git, &[], [old.as_str(), new.as_str()])
+        let mut objects = Objects::of(git, repo.format)?;
+        let trees = [objects.tree_of(&old)?, objects.tree_of(&new)?];
+        Ok(Differences::of(objects, [&trees[0], &trees[1]], false))
     })
 }
 

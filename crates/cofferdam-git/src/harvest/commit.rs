@@ -4,8 +4,7 @@
 //! proportional to the repository. But it looks through a whole directory for each path
 //! in it, so a directory with a hundred thousand changes would take minutes. After some
 //! changes it is therefore given only content (and directories that are gone), and the
-//! trees are made through an index, which is proportional to the repository and to
-//! nothing else.
+//! trees are made another way ([`crate::trees`]).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
@@ -16,6 +15,7 @@ use super::Refusal;
 use super::collect::CommitText;
 use crate::alternates::quoted;
 use crate::command::Conversation;
+use crate::trees::{self, Changed};
 use crate::{CommitId, GitError, IoContext, Oid, Store, TreeId, merge};
 
 /// So many changes become part of trees one by one. Few where it is tested, so that both
@@ -42,10 +42,9 @@ pub(super) struct Importer<'a> {
 
 /// The changes behind the first ones. The files have no names: nothing is left behind.
 struct Many {
-    /// Where the index is made.
     scratch: Scratch,
-    /// What `update-index` is to be told.
-    lines: BufWriter<File>,
+    /// What is new, and files that are gone.
+    changed: Changed,
     /// Directories that are gone, as commands for `fast-import`.
     gone: BufWriter<File>,
     any_gone: bool,
@@ -170,17 +169,17 @@ impl<'a> Importer<'a> {
         let mut line = b"D ".to_vec();
         line.extend(quoted(path));
         line.push(b'\n');
-        let zero = self.store.format.zero();
+        let store = self.store;
         match self.next()? {
             None => self.send(&line),
             Some(many) if is_dir => many.dir_is_gone(&line),
-            Some(many) => many.line(0, &zero, path),
+            Some(many) => many.changed.delete(path, store),
         }
     }
 
     pub(super) fn put(&mut self, path: &[u8], mode: u32, object: &Oid) -> Result<(), GitError> {
         if let Some(many) = self.next()? {
-            return many.line(mode, object, path);
+            return many.changed.put(path, mode, object);
         }
         let mut line = format!("M {mode:o} {object} ").into_bytes();
         line.extend(quoted(path));
@@ -236,7 +235,7 @@ impl<'a> Importer<'a> {
             let answer = self.line()?;
             let object = Oid::parse(&answer).ok_or_else(|| unexpected(&answer))?;
             if let Some(many) = &mut self.many {
-                many.line(mode, &object, &path)?;
+                many.changed.put(&path, mode, &object)?;
             }
         }
         Ok(())
@@ -272,23 +271,16 @@ impl<'a> Importer<'a> {
             .ok_or_else(|| unexpected(&tree))?;
         match many {
             None => Ok((CommitId(commit), TreeId(tree))),
-            Some(many) => self.through_an_index(&tree, many),
+            Some(many) => self.commit_many(TreeId(tree), many),
         }
     }
 
     /// The commit of the changes in `many` to `tree`.
-    fn through_an_index(&self, tree: &Oid, mut many: Many) -> Result<(CommitId, TreeId), GitError> {
-        let index = many.scratch.0.join("index");
+    fn commit_many(&self, tree: TreeId, many: Many) -> Result<(CommitId, TreeId), GitError> {
         let dir = self.store.dir();
         // All of it is synced at once: there can be a tree for each of many directories.
-        let git = || self.store.git().env("GIT_INDEX_FILE", &index).setting("core.fsync=none");
-        git().args(["read-tree", tree.as_str()]).run()?;
-        let lines = rewound(&mut many.lines).at("read", &many.scratch.0)?;
-        let done = git().args(["update-index", "-z", "--index-info"]).reading(lines).finish()?;
-        if !done.status.success() {
-            return Err(done.failed());
-        }
-        let tree = TreeId(git().args(["write-tree"]).oid()?);
+        let git = self.store.git().setting("core.fsync=none");
+        let tree = trees::apply(self.store, git, &tree, many.changed)?;
         let store = File::open(dir).at("open", dir)?;
         rustix::fs::syncfs(&store).at("sync", dir)?;
         let commit = merge::commit(self.store, &tree, self.base, self.text)?;
@@ -300,21 +292,12 @@ impl<'a> Importer<'a> {
 impl Many {
     fn new(store: &Path) -> Result<Many, GitError> {
         let scratch = Scratch::new(store)?;
-        let file = |name: &str| {
-            let path = scratch.0.join(name);
-            let file = File::options().read(true).write(true).create_new(true).open(&path);
-            let file = file.at("make", &path)?;
-            std::fs::remove_file(&path).at("remove", &path)?;
-            Ok::<_, GitError>(BufWriter::with_capacity(1 << 16, file))
-        };
-        let (lines, gone) = (file("lines")?, file("gone")?);
-        Ok(Many { scratch, lines, gone, any_gone: false, sent: Vec::new() })
-    }
-
-    /// A line for `update-index`.
-    fn line(&mut self, mode: u32, object: &Oid, path: &[u8]) -> Result<(), GitError> {
-        let line = [format!("{mode:o} {object}\t").as_bytes(), path, b"\0"].concat();
-        self.lines.write_all(&line).at("write", &self.scratch.0)
+        let path = scratch.0.join("gone");
+        let gone = File::options().read(true).write(true).create_new(true).open(&path);
+        let gone = BufWriter::with_capacity(1 << 16, gone.at("make", &path)?);
+        std::fs::remove_file(&path).at("remove", &path)?;
+        let changed = Changed::new(&scratch.0);
+        Ok(Many { scratch, changed, gone, any_gone: false, sent: Vec::new() })
     }
 
     fn dir_is_gone(&mut self, command: &[u8]) -> Result<(), GitError> {
