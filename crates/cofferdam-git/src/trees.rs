@@ -18,8 +18,8 @@ use crate::mode::{DIR, GITLINK, TYPE};
 use crate::objects::{Listing, key};
 use crate::{GitCommand, GitError, IoContext, Objects, Oid, Store, TreeId, dirs_above};
 
-/// So many bytes of changes are sorted at a time. Few where it is tested.
-const CHUNK: usize = if cfg!(debug_assertions) { 256 } else { 8 << 20 };
+/// So many bytes of changes are sorted at a time.
+const CHUNK: usize = 8 << 20;
 
 /// What becomes of a path; the last word on it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,20 +37,23 @@ pub(crate) struct Changed {
     scratch: PathBuf,
     chunk: Vec<Change>,
     bytes: usize,
+    /// When that many have come, they are sorted.
+    most: usize,
     runs: Vec<File>,
 }
 
 impl Changed {
     /// None yet. `scratch` is an existing directory of ours.
     pub(crate) fn new(scratch: &Path) -> Changed {
-        Changed { scratch: scratch.to_owned(), chunk: Vec::new(), bytes: 0, runs: Vec::new() }
+        let (chunk, runs) = (Vec::new(), Vec::new());
+        Changed { scratch: scratch.to_owned(), chunk, bytes: 0, most: CHUNK, runs }
     }
 
     /// A path becomes this object with this mode. What is in its way is gone.
     pub(crate) fn put(&mut self, path: &[u8], mode: u32, object: &Oid) -> Result<(), GitError> {
         self.bytes += path.len() + size_of::<Change>() + object.as_str().len();
         self.chunk.push(Change { path: path.to_owned(), mode, object: object.clone() });
-        if self.bytes < CHUNK {
+        if self.bytes < self.most {
             return Ok(());
         }
         self.chunk.sort_by(|one, other| one.path.cmp(&other.path));
@@ -394,7 +397,7 @@ mod tests {
         let mut dice = Dice(7);
         let mut tree = TreeId(Oid::parse(&git("mktree </dev/null")).expect("empty tree"));
         for _ in 0..60 {
-            let mut changed = Changed::new(temp.path());
+            let mut changed = Changed { most: 256, ..Changed::new(temp.path()) };
             let mut lines = String::new();
             let mut paths: Vec<String> = Vec::new();
             for _ in 0..=dice.below(12) {
@@ -451,12 +454,11 @@ mod tests {
     #[test]
     fn the_last_change_of_a_path_counts() {
         let temp = tempfile::tempdir().expect("tempdir");
-        let mut changed = Changed::new(temp.path());
+        let mut changed = Changed { most: 256, ..Changed::new(temp.path()) };
         let object = |digit: &str| Oid::parse(&digit.repeat(40)).expect("oid");
         for (number, digit) in ["1", "2", "3", "4", "5", "6"].into_iter().enumerate() {
-            changed
-                .put(format!("filler/{number}").as_bytes(), 0o100_644, &object("0"))
-                .expect("put");
+            let filler = format!("filler/{number}");
+            changed.put(filler.as_bytes(), 0o100_644, &object("0")).expect("put");
             changed.put(b"a", 0o100_644, &object(digit)).expect("put");
         }
         assert!(changed.runs.len() > 1);
