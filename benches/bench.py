@@ -18,7 +18,7 @@ import own
 import peers
 import publish
 import report
-from bed import Bed
+from bed import Bed, Missing
 
 PARTS = ("start", "own", "publish", "inside", "engines", "checkouts", "entries")
 

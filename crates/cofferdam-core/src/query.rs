@@ -14,7 +14,7 @@ use crate::control::Control;
 use crate::error::IoContext;
 use crate::facts::Facts;
 use crate::files::changes;
-use crate::files::snapshot::{BASE, result_of};
+use crate::files::snapshot::BASE;
 use crate::job::reopen;
 use crate::reconcile::reconcile;
 use crate::repo::{self, Repo};
@@ -151,9 +151,9 @@ fn diff_of_files(
         if base.is_dir() {
             return diff_of_dir(&dir, (stat, color), out);
         }
-        let result = result_of(&dir, &output.from);
         let there = if output.place.exists() { &output.place } else { Path::new("/dev/null") };
-        if !between("/".as_ref(), [there, &result], (stat, color), out)? {
+        // By its own name: where we keep it says nothing to a person.
+        if !between(&dir.results(), [there, &output.from], (stat, color), out)? {
             return Ok(());
         }
     }

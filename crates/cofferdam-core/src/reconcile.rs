@@ -17,6 +17,7 @@
 use cofferdam_ledger::{Change as LedgerChange, Durability, Filter, PublicationState, State, Task};
 
 use crate::control::Control;
+use crate::facts::Facts;
 use crate::job::reopen;
 use crate::report::Silent;
 use crate::source::{Source, of_source};
@@ -91,7 +92,9 @@ fn one<S: Source>(dam: &mut Dam, task: &Task) -> Result<(), Error> {
 
 fn without_repository(dam: &mut Dam, task: &Task, why: &str) -> Result<(), Error> {
     let reason = format!("its supervisor died, and its repository can't be used: {why}");
-    let change = LedgerChange { reason: Some(&reason), ..LedgerChange::default() };
+    // Who waits for its key goes on.
+    let facts = Some(Facts { died: true, ..Facts::of(task)? }.to_value());
+    let change = LedgerChange { facts, reason: Some(&reason), ..LedgerChange::default() };
     dam.ledger.transition(&task.id, task.state, State::Failed, change, Durability::Normal)?;
     Ok(())
 }

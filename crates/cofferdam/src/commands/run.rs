@@ -98,7 +98,8 @@ fn request(args: Run, dir: &Path) -> Result<Request, Error> {
         return Err(usage("`--publish patch` is for the directory of `--dir`".into()));
     }
     if args.publish.is_some() && !is_patch && !args.scratch {
-        return Err(usage("`--publish command:CMD` is for `--scratch`".into()));
+        let hint = if source.is_some() { "; for `--dir` there is `--publish patch`" } else { "" };
+        return Err(usage(format!("`--publish command:CMD` is for `--scratch`{hint}")));
     }
     let (lessons, outside) = match args.lessons {
         Some(file) if args.scratch => (None, Some(file)),

@@ -20,7 +20,7 @@ use cofferdam_core::{Dam, Error, ExitCode, TaskName};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::args::{Args, Every, Format, SchedulePrint, Scheduler};
+use crate::args::{Args, Command, Every, Format, SchedulePrint, Scheduler};
 use crate::{output, quote};
 
 /// How many seconds before a slot a start can come and still be that slot's.
@@ -143,7 +143,16 @@ fn accepted_by_run(run: &[OsString]) -> Result<(), Error> {
         }
     }
     let words = ["dam", "run", "--key=slot"].map(OsString::from).into_iter();
-    let Err(error) = Args::try_parse_from(words.chain(run.iter().cloned())) else { return Ok(()) };
+    let error = match Args::try_parse_from(words.chain(run.iter().cloned())) {
+        Err(error) => error,
+        Ok(Args { command: Command::Run(run), .. }) if run.detach || run.interactive => {
+            return Err(refused(
+                "a scheduler has no terminal, and waits for what it starts",
+                "leave out `--detach` and `--interactive`",
+            ));
+        }
+        Ok(_) => return Ok(()),
+    };
     let why = match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => "it asks for help".to_owned(),
         _ => {

@@ -79,7 +79,8 @@ pub fn show(name: &str, format: Format) -> Result<ExitCode, Error> {
     for output in &receipt.outputs {
         let size =
             output.size.map_or_else(String::new, |size| format!(" ({})", limits::size(size)));
-        row("output", format!("{} becomes {}{size}", output.from, output.to));
+        let from = if output.from.is_empty() { "the directory" } else { &output.from };
+        row("output", format!("{from} becomes {}{size}", output.to));
     }
     for check in &receipt.checks {
         let how = if check.cached { "cached".into() } else { table::duration(check.took_ms) };

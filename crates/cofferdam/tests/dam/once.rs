@@ -166,6 +166,27 @@ fn a_run_that_dies_while_another_waits_is_done_by_that_one() {
     assert_eq!((times(&world), names(&world)), (1, vec!["second".into(), "first".into()]));
 }
 
+/// Also when it is brought to its end while its repository is not there.
+#[test]
+fn a_run_that_died_is_done_again_though_its_repository_was_away() {
+    let world = World::new();
+    let run = |name: &str, script: &str| {
+        let options = ["run", "--key", "k", "--no-check", "--name", name];
+        world.dam_command([&options[..], &["--", "sh", "-c", script]].concat())
+    };
+    let script = "sleep 2; echo ran >> a.txt";
+    let mut first = run("first", script).stderr(Stdio::null()).spawn().expect("dam");
+    until("it runs", || world.dam(["list"]).stdout.contains("running"));
+    first.kill().expect("kill");
+    first.wait().expect("wait");
+    world.sh("mv .git ../away");
+    let shown = world.dam(["show", "first"]).stdout;
+    assert!(shown.contains("its repository can't be used"), "{shown}");
+    world.sh("mv ../away .git");
+    let second = Done::from(run("second", "echo ran >> a.txt").output().expect("dam"));
+    second.expect_code(0).says("landed second");
+}
+
 #[test]
 fn of_many_who_wait_for_one_that_dies_one_goes_on_and_the_others_have_its_outcome() {
     let world = World::new();

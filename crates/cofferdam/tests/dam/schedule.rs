@@ -373,6 +373,8 @@ fn what_could_not_be_started_is_refused() {
         ("cron", &at[..], &["--key", "k", "--", "true"][..], "has a `--key` already"),
         ("systemd", &at, &["--key=k", "--", "true"], "has a `--key` already"),
         ("cron", &at, &["--name=x", "--", "true"], "has a `--name`"),
+        ("cron", &at, &["--detach", "--", "true"], "a scheduler has no terminal"),
+        ("systemd", &at, &["-i", "--", "true"], "leave out `--detach` and `--interactive`"),
         ("cron", &at, &["--chekc", "x", "--", "true"], "unexpected argument '--chekc'"),
         ("cron", &at, &["--output=a=b", "--", "true"], "--scratch"),
         ("cron", &at, &["true"], "unexpected argument 'true'"),

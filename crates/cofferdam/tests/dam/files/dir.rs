@@ -58,6 +58,8 @@ fn a_patch_changes_what_was_changed_and_nothing_else() {
     run(&desk, &options, WORK).expect_code(8);
     let diff = desk.dam(&["diff", "t"]);
     assert!(diff.expect_code(0).stdout.contains("+new"), "{}", diff.stdout);
+    let shown = desk.dam(&["show", "t"]).stdout;
+    assert!(shown.contains("output      the directory becomes /"), "{shown}");
     // What somebody else does beside it meanwhile is no matter.
     desk.put("site/beside", "theirs\n");
     desk.put("site/other/theirs", "theirs\n");

@@ -199,7 +199,9 @@ fn a_task_that_waits_lands_later_and_one_that_conflicts_is_run_again() {
     desk.run(&options, "date > r; cat $DAM_CONTEXT > /dev/null")
         .expect_code(8)
         .says("no check was given");
-    desk.dam(&["diff", "t"]).expect_code(0);
+    let diff = desk.dam(&["diff", "t"]);
+    let named = diff.expect_code(0).stdout.contains("+++ b/r\n");
+    assert!(named && !diff.stdout.contains("contexts/"), "{}", diff.stdout);
     let shown = desk.dam(&["show", "t"]);
     assert!(shown.expect_code(0).stdout.contains("output      r becomes "), "{}", shown.stdout);
     desk.share("out", "somebody else's\n");
