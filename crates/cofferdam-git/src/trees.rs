@@ -18,8 +18,9 @@ use crate::mode::{DIR, GITLINK, TYPE};
 use crate::objects::{Listing, key};
 use crate::{GitCommand, GitError, IoContext, Objects, Oid, Store, TreeId, dirs_above};
 
-/// So many bytes of changes are sorted at a time.
-const CHUNK: usize = 8 << 20;
+/// So many bytes of changes are sorted at a time. Few where it is tested that what is held
+/// does not grow with them.
+const CHUNK: usize = if cfg!(debug_assertions) { 64 << 10 } else { 8 << 20 };
 
 /// What becomes of a path; the last word on it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
