@@ -399,15 +399,8 @@ impl Listing {
         Some(listing)
     }
 
-    /// The entry that begins at `at`, and where the next one does.
     fn entry(&self, at: usize) -> Option<(Entry<'_>, usize)> {
-        let rest = &self.content[at..];
-        let space = rest.iter().position(|byte| *byte == b' ')?;
-        let mode = u32::from_str_radix(std::str::from_utf8(&rest[..space]).ok()?, 8).ok()?;
-        let end = space + 1 + rest[space + 1..].iter().position(|byte| *byte == 0)?;
-        let raw = rest.get(end + 1..end + 1 + self.raw_len)?;
-        let entry = Entry { name: &rest[space + 1..end], mode, raw };
-        Some((entry, at + end + 1 + self.raw_len))
+        entry(&self.content, self.raw_len, at)
     }
 
     /// Where each entry begins.
@@ -429,10 +422,20 @@ impl Listing {
 
     /// The next entry.
     pub(crate) fn next(&mut self) -> Option<Entry<'_>> {
-        let at = self.at;
-        self.at = self.entry(at)?.1;
-        self.entry(at).map(|(entry, _)| entry)
+        let (entry, next) = entry(&self.content, self.raw_len, self.at)?;
+        self.at = next;
+        Some(entry)
     }
+}
+
+/// The entry of a tree that begins at `at`, and where the next one does.
+fn entry(content: &[u8], raw_len: usize, at: usize) -> Option<(Entry<'_>, usize)> {
+    let rest = &content[at..];
+    let space = rest.iter().position(|byte| *byte == b' ')?;
+    let mode = u32::from_str_radix(std::str::from_utf8(&rest[..space]).ok()?, 8).ok()?;
+    let end = space + 1 + rest[space + 1..].iter().position(|byte| *byte == 0)?;
+    let raw = rest.get(end + 1..end + 1 + raw_len)?;
+    Some((Entry { name: &rest[space + 1..end], mode, raw }, at + end + 1 + raw_len))
 }
 
 /// An object that is being read.

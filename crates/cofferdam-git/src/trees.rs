@@ -22,6 +22,17 @@ use crate::{GitCommand, GitError, IoContext, Objects, Oid, Store, TreeId, dirs_a
 /// does not grow with them.
 const CHUNK: usize = if cfg!(debug_assertions) { 64 << 10 } else { 8 << 20 };
 
+/// So many bytes of what comes to one directory are held.
+const HELD: usize = 64 << 10;
+
+/// A new file in a directory of ours, which has no name any more.
+pub(crate) fn nameless(dir: &Path) -> std::io::Result<File> {
+    let path = dir.join("nameless");
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
 /// What becomes of a path; the last word on it counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Change {
@@ -57,12 +68,17 @@ impl Changed {
         if self.bytes < self.most {
             return Ok(());
         }
-        self.chunk.sort_by(|one, other| one.path.cmp(&other.path));
+        self.sort();
         self.bytes = 0;
         let run = self.write();
         self.runs.push(run.at("sort changes in", &self.scratch)?);
         self.chunk.clear();
         Ok(())
+    }
+
+    /// Of changes to one path the last stays the last.
+    fn sort(&mut self) {
+        self.chunk.sort_by(|one, other| one.path.cmp(&other.path));
     }
 
     /// A path is gone, if it is not a directory.
@@ -71,10 +87,7 @@ impl Changed {
     }
 
     fn write(&self) -> std::io::Result<File> {
-        let path = self.scratch.join(format!("run-{}", self.runs.len()));
-        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-        std::fs::remove_file(&path)?;
-        let mut out = BufWriter::with_capacity(1 << 16, file);
+        let mut out = BufWriter::with_capacity(1 << 16, nameless(&self.scratch)?);
         for Change { path, mode, object } in &self.chunk {
             write!(out, "{mode:o} {object}\t")?;
             out.write_all(path)?;
@@ -87,7 +100,7 @@ impl Changed {
 
     /// All of them, one for each path, in the order of their bytes.
     fn sorted(mut self) -> Result<Sorted, GitError> {
-        self.chunk.sort_by(|one, other| one.path.cmp(&other.path));
+        self.sort();
         let runs = self.runs.into_iter().map(|run| Run::File(BufReader::new(run)));
         let mut runs: Vec<Run> = runs.collect();
         runs.push(Run::Memory(self.chunk.into_iter()));
@@ -186,7 +199,7 @@ pub(crate) fn apply(
         let above: Vec<&[u8]> = dirs_above(&change.path).collect();
         let same = open[1..].iter().zip(&above).take_while(|(dir, path)| dir.path == **path);
         let same = same.count();
-        maker.close(&mut open, same + 1)?;
+        maker.close(&mut open, same + 1, &changes.scratch)?;
         for path in &above[same..] {
             let dir = open.last().expect("the top stays open");
             let listing = match dir.find(name_in(path), true) {
@@ -196,11 +209,14 @@ pub(crate) fn apply(
             open.push(Dir::open(path.to_vec(), listing));
         }
         let dir = open.last_mut().expect("the top stays open");
-        dir.put(name_in(&change.path), change.mode, &change.object);
+        match change.mode {
+            0 => dir.remove(name_in(&change.path), false),
+            mode => dir.put(name_in(&change.path), mode, &change.object, &changes.scratch)?,
+        }
     }
-    maker.close(&mut open, 1)?;
-    let top = open.pop().expect("the top stays open");
-    let tree = maker.make(&top)?;
+    maker.close(&mut open, 1, &changes.scratch)?;
+    let mut top = open.pop().expect("the top stays open");
+    let tree = maker.make(&mut top)?;
     maker.end()?;
     objects.end()?;
     Ok(TreeId(tree))
@@ -219,15 +235,17 @@ struct Dir {
     entries: Vec<usize>,
     /// Which of those do not stay.
     gone: Vec<bool>,
-    /// What comes to it, as `mktree` is told.
+    /// What comes to it, as `mktree` is told: the last of it.
     new: Vec<u8>,
+    /// What was before that, when it is much.
+    before: Option<File>,
 }
 
 impl Dir {
     fn open(path: Vec<u8>, base: Listing) -> Dir {
         let entries = base.starts();
         let gone = vec![false; entries.len()];
-        Dir { path, base, entries, gone, new: Vec::new() }
+        Dir { path, base, entries, gone, new: Vec::new(), before: None }
     }
 
     fn entry(&self, at: usize) -> crate::objects::Entry<'_> {
@@ -239,22 +257,37 @@ impl Dir {
         self.entries.binary_search_by(order).ok()
     }
 
-    /// An entry becomes this, or with mode 0 is gone.
-    fn put(&mut self, name: &[u8], mode: u32, object: &Oid) {
-        for kind in [false, true] {
-            // What is gone is what was of that kind; what comes takes the name.
-            if let Some(at) = self.find(name, kind).filter(|_| mode != 0 || !kind) {
-                self.gone[at] = true;
-            }
+    /// This comes, in the place of whatever has the name.
+    fn put(
+        &mut self,
+        name: &[u8],
+        mode: u32,
+        object: &Oid,
+        scratch: &Path,
+    ) -> Result<(), GitError> {
+        self.remove(name, false);
+        self.remove(name, true);
+        line(&mut self.new, mode, object.as_str(), name);
+        if self.new.len() < HELD {
+            return Ok(());
         }
-        if mode != 0 {
-            line(&mut self.new, mode, object.as_str(), name);
-        }
+        let before = match &mut self.before {
+            Some(before) => before,
+            none => none.insert(nameless(scratch).at("make a file in", scratch)?),
+        };
+        before.write_all(&self.new).at("write", scratch)?;
+        self.new.clear();
+        Ok(())
     }
 
-    /// A directory in it has nothing left.
-    fn dir_is_gone(&mut self, name: &[u8]) {
-        if let Some(at) = self.find(name, true) {
+    /// Whether nothing is left in it.
+    fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.before.is_none() && self.gone.iter().all(|gone| *gone)
+    }
+
+    /// A directory of that name goes, or something else.
+    fn remove(&mut self, name: &[u8], is_dir: bool) {
+        if let Some(at) = self.find(name, is_dir) {
             self.gone[at] = true;
         }
     }
@@ -271,9 +304,10 @@ fn line(to: &mut Vec<u8>, mode: u32, object: &str, name: &[u8]) {
     to.push(0);
 }
 
-/// A running `git mktree`.
+/// A running `git mktree`, ended when this is dropped.
 struct Maker {
-    talk: Conversation,
+    /// Taken at the end.
+    talk: Option<Conversation>,
     input: BufWriter<ChildStdin>,
     out: BufReader<ChildStdout>,
 }
@@ -284,26 +318,25 @@ impl Maker {
         let mut talk = git.args(["mktree", "-z", "--batch", "--missing"]).converse()?;
         let input = BufWriter::with_capacity(1 << 16, talk.child.stdin.take().expect("piped"));
         let out = BufReader::new(talk.child.stdout.take().expect("piped"));
-        Ok(Maker { talk, input, out })
+        Ok(Maker { talk: Some(talk), input, out })
     }
 
     /// Makes the directories that are open behind the first `keep`.
-    fn close(&mut self, open: &mut Vec<Dir>, keep: usize) -> Result<(), GitError> {
+    fn close(&mut self, open: &mut Vec<Dir>, keep: usize, scratch: &Path) -> Result<(), GitError> {
         while open.len() > keep {
-            let Some(dir) = open.pop() else { break };
+            let Some(mut dir) = open.pop() else { break };
             let above = open.last_mut().expect("the top stays open");
-            let name = name_in(&dir.path);
-            if dir.new.is_empty() && dir.gone.iter().all(|gone| *gone) {
-                above.dir_is_gone(name);
+            if dir.is_empty() {
+                above.remove(name_in(&dir.path), true);
             } else {
-                let tree = self.make(&dir)?;
-                above.put(name, DIR, &tree);
+                let tree = self.make(&mut dir)?;
+                above.put(name_in(&dir.path), DIR, &tree, scratch)?;
             }
         }
         Ok(())
     }
 
-    fn make(&mut self, dir: &Dir) -> Result<Oid, GitError> {
+    fn make(&mut self, dir: &mut Dir) -> Result<Oid, GitError> {
         let mut kept = Vec::new();
         let mut tell = || {
             for at in (0..dir.entries.len()).filter(|at| !dir.gone[*at]) {
@@ -311,6 +344,10 @@ impl Maker {
                 kept.clear();
                 line(&mut kept, entry.mode, Oid::of_raw(entry.raw).as_str(), entry.name);
                 self.input.write_all(&kept)?;
+            }
+            if let Some(before) = &mut dir.before {
+                before.rewind()?;
+                std::io::copy(before, &mut self.input)?;
             }
             self.input.write_all(&dir.new)?;
             self.input.write_all(b"\0")?;
@@ -323,19 +360,31 @@ impl Maker {
             (Ok(_), Some(tree)) => Ok(tree),
             (heard, _) => {
                 let mut said = heard.err().map(|error| error.to_string()).unwrap_or(answer);
-                // Then what it complains about, a line or two, has an end.
-                let _ = self.talk.child.kill();
-                if let Some(pipe) = &mut self.talk.child.stderr {
-                    let _ = pipe.read_to_string(&mut said);
+                if let Some(talk) = &mut self.talk {
+                    // Then what it complains about, a line or two, has an end.
+                    let _ = talk.child.kill();
+                    if let Some(pipe) = &mut talk.child.stderr {
+                        let _ = pipe.read_to_string(&mut said);
+                    }
                 }
                 Err(GitError::of_failed("mktree".into(), None, said))
             }
         }
     }
 
-    fn end(self) -> Result<(), GitError> {
-        drop(self.input);
-        self.talk.end()
+    fn end(mut self) -> Result<(), GitError> {
+        let talk = self.talk.take();
+        // Its input ends.
+        drop(self);
+        talk.map_or(Ok(()), Conversation::end)
+    }
+}
+
+impl Drop for Maker {
+    fn drop(&mut self) {
+        if let Some(talk) = self.talk.take() {
+            talk.stop();
+        }
     }
 }
 

@@ -292,10 +292,8 @@ impl<'a> Importer<'a> {
 impl Many {
     fn new(store: &Path) -> Result<Many, GitError> {
         let scratch = Scratch::new(store)?;
-        let path = scratch.0.join("gone");
-        let gone = File::options().read(true).write(true).create_new(true).open(&path);
-        let gone = BufWriter::with_capacity(1 << 16, gone.at("make", &path)?);
-        std::fs::remove_file(&path).at("remove", &path)?;
+        let gone = trees::nameless(&scratch.0).at("make a file in", &scratch.0)?;
+        let gone = BufWriter::with_capacity(1 << 16, gone);
         let changed = Changed::new(&scratch.0);
         Ok(Many { scratch, changed, gone, any_gone: false, sent: Vec::new() })
     }
