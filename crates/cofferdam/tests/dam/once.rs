@@ -1,6 +1,6 @@
 //! A clock that fires twice: what is asked for under one key is done once.
 
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -13,6 +13,30 @@ const SCRIPT: &str = "echo ran >> a.txt";
 fn keyed(world: &World, options: &[&str], script: &str) -> Done {
     let options = [&["--key", "nightly-2026-11-30", "--no-check"], options].concat();
     world.run(&options, script)
+}
+
+/// A run under the key `k` that takes some seconds.
+fn slow(world: &World, name: &str, seconds: u32) -> Command {
+    let script = format!("sleep {seconds}; {SCRIPT}");
+    let options = ["run", "--key", "k", "--no-check", "--name", name];
+    world.dam_command([&options[..], &["--", "sh", "-c", &script]].concat())
+}
+
+/// The first such run; its command runs.
+fn running(world: &World, seconds: u32) -> Child {
+    let first = slow(world, "first", seconds).stderr(Stdio::null()).spawn().expect("dam");
+    until("it runs", || world.dam(["list"]).stdout.contains("running"));
+    first
+}
+
+/// A second one, which waits behind it, and whether it has said something.
+fn waiting(world: &World, seconds: u32) -> (Child, impl Fn(&str) -> bool) {
+    let said = world.dir().join("said");
+    let to = std::fs::File::create(&said).expect("make");
+    let second = slow(world, "second", seconds).stderr(to).spawn().expect("dam");
+    let says = move |text: &str| std::fs::read_to_string(&said).expect("read").contains(text);
+    until("it waits", || says("behind `first`"));
+    (second, says)
 }
 
 fn names(world: &World) -> Vec<String> {
@@ -146,19 +170,8 @@ fn who_waited_has_the_outcome_whatever_it_is() {
 #[test]
 fn a_run_that_dies_while_another_waits_is_done_by_that_one() {
     let world = World::new();
-    let command = |name: &str| {
-        let script = ["--", "sh", "-c", "sleep 2; echo ran >> a.txt"];
-        world.dam_command(
-            [&["run", "--key", "k", "--no-check", "--name", name], &script[..]].concat(),
-        )
-    };
-    let mut first = command("first").stderr(Stdio::null()).spawn().expect("dam");
-    until("it runs", || world.dam(["list"]).stdout.contains("running"));
-    let said = world.dir().join("said");
-    let to = std::fs::File::create(&said).expect("make");
-    let mut second = command("second").stderr(to).spawn().expect("dam");
-    let says = |text: &str| std::fs::read_to_string(&said).expect("read").contains(text);
-    until("it waits", || says("behind `first`"));
+    let mut first = running(&world, 2);
+    let (mut second, says) = waiting(&world, 2);
     first.kill().expect("kill");
     first.wait().expect("wait");
     assert_eq!(second.wait().expect("wait").code(), Some(0));
@@ -170,40 +183,23 @@ fn a_run_that_dies_while_another_waits_is_done_by_that_one() {
 #[test]
 fn the_end_of_a_run_that_died_is_not_replayed_because_its_repository_is_away() {
     let world = World::new();
-    let run = |name: &str| {
-        let options = ["run", "--key", "k", "--no-check", "--name", name];
-        world
-            .dam_command([&options[..], &["--", "sh", "-c", "sleep 2; echo ran >> a.txt"]].concat())
-    };
-    let mut first = run("first").stderr(Stdio::null()).spawn().expect("dam");
-    until("it runs", || world.dam(["list"]).stdout.contains("running"));
-    let said = world.dir().join("said");
-    let to = std::fs::File::create(&said).expect("make");
-    let mut second = run("second").stderr(to).spawn().expect("dam");
-    let says = |text: &str| std::fs::read_to_string(&said).expect("read").contains(text);
-    until("it waits", || says("behind `first`"));
+    let mut first = running(&world, 2);
+    let (mut second, says) = waiting(&world, 2);
     world.sh("mv .git ../away");
     first.kill().expect("kill");
     first.wait().expect("wait");
     second.wait().expect("wait");
-    assert!(!says("replayed"), "{}", std::fs::read_to_string(&said).expect("read"));
+    assert!(!says("replayed"));
     assert!(world.dam(["show", "first"]).stdout.contains("its repository can't be used"));
 }
 
 #[test]
 fn of_many_who_wait_for_one_that_dies_one_goes_on_and_the_others_have_its_outcome() {
     let world = World::new();
-    let command = |name: &str| {
-        let script = ["--", "sh", "-c", "sleep 1; echo ran >> a.txt"];
-        world.dam_command(
-            [&["run", "--key", "k", "--no-check", "--name", name], &script[..]].concat(),
-        )
-    };
-    let mut first = command("first").stderr(Stdio::null()).spawn().expect("dam");
-    until("it runs", || world.dam(["list"]).stdout.contains("running"));
+    let mut first = running(&world, 1);
     std::thread::scope(|scope| {
         let wait = |n: usize| {
-            let mut command = command(&format!("t{n}"));
+            let mut command = slow(&world, &format!("t{n}"), 1);
             scope.spawn(move || Done::from(command.output().expect("dam")))
         };
         let waiting: Vec<_> = (0..8).map(wait).collect();
